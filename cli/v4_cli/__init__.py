@@ -1,0 +1,1 @@
+"""The `v4serve` command."""

@@ -1,0 +1,259 @@
+"""The layout of blocks, tails and checkpoints, computed from a model config and the storage formats (design: blocks and tails).
+
+This is the only file that multiplies a row size. Everyone else asks for regions (where rows of one kind of one layer
+lie), spans (which bytes exist after n tokens, in the order in which they travel) or sizes. All offsets and sizes are bytes.
+
+    slab  = a block's slot: [indexer keys of every C4 layer][entries of every C4 layer][entries of every C128 layer]
+    tail  = [raw ring of every layer][C4 main states][C4 indexer states][C128 states][draft raw rings][draft residual]
+
+A state row is [kv, score] of its first half of channels, then of its second half (C4 only), so that what a closed C4
+window still needs is the front of the row. Rings are addressed by position modulo (window + slack).
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from v4_core.blocks import BLOCK_TOKENS
+from v4_core.config import C4, C128, ModelConfig
+from v4_core.formats import RowFormat, index_row, main_row, state_row
+
+ALIGN = 128
+RAW_PAGE = 64  # raw rows of a tail lie in pages of this many
+C4_WINDOW = 8  # positions whose state rows an entry of a C4 layer is made of
+C128_WINDOW = 128
+C4_ENTRIES = BLOCK_TOKENS // C4
+C128_ENTRIES = BLOCK_TOKENS // C128
+LAYOUT_VERSION = 1
+
+Span = tuple[int, int]  # (offset, length)
+
+
+@dataclass(frozen=True)
+class Region:
+    """`rows` rows of one kind of one layer, from `offset` of a slab or tail, in pages of `page_rows` rows.
+
+    A page holds part 0 of all its rows, then part 1 of all its rows.
+    """
+
+    kind: str  # index | entry | raw | state | index_state | residual
+    layer: int
+    rows: int
+    row: RowFormat
+    offset: int
+    page_rows: int
+    page_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from `offset` to the end of the last page."""
+        return -(-self.rows // self.page_rows) * self.page_bytes
+
+    def spans(self, first: int, count: int, prefix: int | None = None) -> Iterator[Span]:
+        """Bytes of rows first .. first+count-1, page by page; only the first `prefix` bytes of each row if given."""
+        end = first + count
+        while first < end:
+            page, row = divmod(first, self.page_rows)
+            n = min(end - first, self.page_rows - row)
+            base = self.offset + page * self.page_bytes
+            for part in self.row.parts:
+                if prefix is None:
+                    yield base + row * part, n * part
+                else:
+                    yield from ((base + (row + i) * part, prefix) for i in range(n))
+                base += self.page_rows * part
+            first += n
+
+
+@dataclass(frozen=True)
+class CacheGeometry:
+    """Layout of one model's cache in one pair of storage formats. Raises GeometryError where there is none."""
+
+    config: ModelConfig
+    storage: str  # raw rows and entries: fp64 | fp32 | bf16 | fp8
+    index: str  # indexer keys: the same, or fp4
+    slack: int = 0  # positions beyond each window that a ring keeps, for rollback of drafts
+    draft_layers: int = 0  # draft layers whose raw window and last residual the tail has room for
+
+    @cached_property
+    def entry_row(self) -> RowFormat:
+        """A raw row or an entry."""
+        return main_row(self.storage, self.config.head_dim, self.config.rope_dim)
+
+    @cached_property
+    def index_row(self) -> RowFormat:
+        """An indexer key."""
+        return index_row(self.index, self.config.index_dim)
+
+    @cached_property
+    def slab_regions(self) -> tuple[Region, ...]:
+        """Regions of a slab, in order of their offsets."""
+        c4, c128 = self.config.layers_of(C4), self.config.layers_of(C128)
+        wanted = [("index", layer, C4_ENTRIES, self.index_row) for layer in c4]
+        wanted += [("entry", layer, C4_ENTRIES, self.entry_row) for layer in c4]
+        wanted += [("entry", layer, C128_ENTRIES, self.entry_row) for layer in c128]
+        return _place([(*w, w[2], w[2] * w[3].nbytes) for w in wanted])
+
+    @cached_property
+    def slab_bytes(self) -> int:
+        """Bytes of a block's slot."""
+        return max(ALIGN, _round_up(_end(self.slab_regions), _unit(self.slab_regions)))
+
+    @cached_property
+    def tail_regions(self) -> tuple[Region, ...]:
+        """Regions of a live tail, in order of their offsets."""
+        c, d, di = self.config, self.config.head_dim, self.config.index_dim
+        c4, c128 = c.layers_of(C4), c.layers_of(C128)
+        raw_rows, page = c.window + self.slack, RAW_PAGE * self.entry_row.nbytes
+        page = _round_up(page, math.lcm(ALIGN, *self.entry_row.parts))
+
+        def raw(layer: int) -> tuple[str, int, int, RowFormat, int, int]:
+            return "raw", layer, raw_rows, self.entry_row, RAW_PAGE, page
+
+        def state(kind: str, layer: int, window: int, channels: int) -> tuple[str, int, int, RowFormat, int, int]:
+            row, rows = state_row(self.storage, channels), window + self.slack
+            return kind, layer, rows, row, rows, rows * row.nbytes
+
+        wanted = [raw(layer) for layer in range(c.num_layers)]
+        wanted += [state("state", layer, C4_WINDOW, 4 * d) for layer in c4]
+        wanted += [state("index_state", layer, C4_WINDOW, 4 * di) for layer in c4]
+        wanted += [state("state", layer, C128_WINDOW, 2 * d) for layer in c128]
+        wanted += [raw(c.num_layers + i) for i in range(self.draft_layers)]
+        if self.draft_layers:
+            row = state_row(self.storage, c.hc_mult * c.hidden_size)
+            wanted.append(("residual", c.num_layers, 1, row, 1, row.nbytes))
+        return _place(wanted)
+
+    @cached_property
+    def tail_bytes(self) -> int:
+        """Bytes of a live tail's slot."""
+        return _round_up(_end(self.tail_regions), _unit(self.tail_regions))
+
+    @cached_property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of a packed tail at a block boundary."""
+        return total(self.tail_spans(BLOCK_TOKENS))
+
+    @cached_property
+    def checkpoint_slots(self) -> int:
+        """Block slots that hold one checkpoint."""
+        return -(-self.checkpoint_bytes // self.slab_bytes)
+
+    @cached_property
+    def block_spans(self) -> tuple[Span, ...]:
+        """Bytes of a complete block, without padding."""
+        return self.open_block_spans(BLOCK_TOKENS)
+
+    def open_block_spans(self, tokens: int) -> tuple[Span, ...]:
+        """Bytes of a block's entries once `tokens` (1..256) of its positions were processed."""
+        return _merge(
+            span
+            for region in self.slab_regions
+            for span in region.spans(0, tokens * region.rows // BLOCK_TOKENS)
+        )
+
+    def tail_spans(self, tokens: int) -> tuple[Span, ...]:
+        """Bytes of a tail that the next token can need after `tokens`, rows of a region in order of position.
+
+        The order does not depend on `slack`, so rings of different sizes exchange state by position (reference 2.7).
+        """
+        return _tail_spans(self, tokens)
+
+    def sequence_bytes(self, tokens: int) -> int:
+        """Bytes that travel for a whole sequence of `tokens`: its blocks and its tail, nothing else."""
+        complete, rest = divmod(tokens, BLOCK_TOKENS)
+        open_bytes = total(self.open_block_spans(rest)) if rest else 0
+        return complete * total(self.block_spans) + open_bytes + total(self.tail_spans(tokens))
+
+    def slots(self, tokens: int) -> int:
+        """Block slots of a sequence of `tokens`."""
+        return -(-tokens // BLOCK_TOKENS)
+
+    @property
+    def identity(self) -> str:
+        """What two workers must agree on about layout, as text for the fingerprint. `slack` may differ."""
+        return f"layout={LAYOUT_VERSION} storage={self.storage} index={self.index} draft_layers={self.draft_layers}"
+
+
+def total(spans: Iterable[Span]) -> int:
+    """Bytes that these spans cover."""
+    return sum(length for _, length in spans)
+
+
+def ideal_bytes(config: ModelConfig, storage: str, index: str, tokens: int) -> dict[str, int]:
+    """Least bytes of one sequence by layer type, windows included, state and padding not (reference 5.9)."""
+    entry = main_row(storage, config.head_dim, config.rope_dim).nbytes
+    key = index_row(index, config.index_dim).nbytes
+    window = min(config.window, tokens) * entry
+    return {
+        "swa": len(config.layers_of(0)) * window,
+        "c4": len(config.layers_of(C4)) * (window + tokens // C4 * (entry + key)),
+        "c128": len(config.layers_of(C128)) * (window + tokens // C128 * entry),
+    }
+
+
+def v32_bytes(config: ModelConfig, tokens: int) -> int:
+    """Bytes of a V3.2-style bf16 cache (576 latent + 128 index channels a token) of as many layers (reference 5.9)."""
+    return config.num_layers * tokens * (576 + 128) * 2
+
+
+@lru_cache(maxsize=4096)
+def _tail_spans(g: CacheGeometry, tokens: int) -> tuple[Span, ...]:
+    return _merge(span for region in g.tail_regions for span in _live(g, region, tokens))
+
+
+def _live(g: CacheGeometry, region: Region, n: int) -> Iterator[Span]:
+    """Spans of one tail region that a sequence of n tokens still needs (reference 2.7)."""
+    if region.kind == "residual":
+        yield from region.spans(0, 1)
+    elif region.kind == "raw":
+        yield from _ring(region, max(0, n - g.config.window), n)
+    elif region.layer in g.config.layers_of(C128):
+        yield from _ring(region, n // C128 * C128, n)
+    else:
+        closed = n // C4 * C4
+        yield from _ring(region, max(0, closed - C4), closed, region.row.nbytes // 2)
+        yield from _ring(region, closed, n)
+
+
+def _ring(region: Region, start: int, end: int, prefix: int | None = None) -> Iterator[Span]:
+    while start < end:
+        row = start % region.rows
+        n = min(end - start, region.rows - row)
+        yield from region.spans(row, n, prefix)
+        start += n
+
+
+def _place(wanted: list[tuple[str, int, int, RowFormat, int, int]]) -> tuple[Region, ...]:
+    regions, offset = [], 0
+    for kind, layer, rows, row, page_rows, page_bytes in wanted:
+        offset = _round_up(offset, ALIGN)
+        regions.append(Region(kind, layer, rows, row, offset, page_rows, page_bytes))
+        offset += regions[-1].nbytes
+    return tuple(regions)
+
+
+def _end(regions: tuple[Region, ...]) -> int:
+    return regions[-1].offset + regions[-1].nbytes if regions else 0
+
+
+def _unit(regions: tuple[Region, ...]) -> int:
+    """A multiple of every part of every row, so that one layer's rows are one 2-D matrix over all slots."""
+    return math.lcm(ALIGN, *(part for region in regions for part in region.row.parts))
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _merge(spans: Iterable[Span]) -> tuple[Span, ...]:
+    merged: list[Span] = []
+    for offset, length in spans:
+        if not length:
+            continue
+        if merged and sum(merged[-1]) == offset:
+            merged[-1] = (merged[-1][0], merged[-1][1] + length)
+        else:
+            merged.append((offset, length))
+    return tuple(merged)

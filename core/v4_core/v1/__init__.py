@@ -1,0 +1,1 @@
+"""The worker protocol and its generated code (`make proto`)."""

@@ -1,0 +1,1 @@
+"""Reference and device kernels behind one interface."""

@@ -1,0 +1,1 @@
+"""Moving blocks and tails between workers: stream layout, frames, leases, gRPC transport."""

@@ -1,0 +1,1 @@
+"""The OpenAI front door: chat encoding, tokenizing, placement, streams, retries."""
