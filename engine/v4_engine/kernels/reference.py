@@ -1,0 +1,137 @@
+"""The operators of the forward in plain torch, for any device: the truth that faster kernels are compared with.
+
+Types: `acc` is fp32, or fp64 when the model computes in fp64. Every function is free of state and of host branches on
+tensor values. Sections name the reference.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_SCORE_BYTES = 64 << 20  # bound on the workspace of index scores
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm over the last dimension in the weight's type, returned in x's type (2.1)."""
+    y = x.to(weight.dtype)
+    return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
+
+
+def head_norm(q: Tensor, eps: float, acc: torch.dtype) -> Tensor:
+    """Weightless RMSNorm over the last dimension, in `acc` (2.3)."""
+    q = q.to(acc)
+    return q * torch.rsqrt(q.square().mean(-1, keepdim=True) + eps)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Interleaved RoPE of the last 2*cos.shape[-1] channels of x (2.4). cos, sin broadcast against x's pairs."""
+    r = 2 * cos.shape[-1]
+    plain, turned = x[..., :-r], x[..., -r:].to(cos.dtype)
+    a, b = turned[..., 0::2], turned[..., 1::2]
+    turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+    return torch.cat((plain, turned.to(x.dtype)), dim=-1)
+
+
+def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
+    """Nearly doubly stochastic [S, M, M] of logits [S, M, M]; the last pass is over columns (2.2)."""
+    c = logits.softmax(-1) + eps
+    c = c / (c.sum(-2, keepdim=True) + eps)
+    for _ in range(iterations - 1):
+        c = c / (c.sum(-1, keepdim=True) + eps)
+        c = c / (c.sum(-2, keepdim=True) + eps)
+    return c
+
+
+def compress(rows: Tensor, valid: Tensor, norm: Tensor, eps: float) -> Tensor:
+    """Close windows: rows [n, k, 2w] of [kv, score], valid [n, k] -> normed entries [n, w], before RoPE (2.6)."""
+    kv, score = rows.chunk(2, dim=-1)
+    weight = score.masked_fill(~valid[..., None], -torch.inf).softmax(dim=1)
+    return rms_norm((weight * kv).sum(dim=1), norm, eps)
+
+
+def index_scores(
+    query: Tensor, weight: Tensor, keys: Tensor, pair_tile: Tensor, pair_page: Tensor, pair_row: Tensor, pages: int
+) -> Tensor:
+    """Lightning-indexer scores [T, Q, pages * 64] of tiles of queries against pages of 64 keys (2.9).
+
+    query [T, Q, Hi, di] and weight [T, Q, Hi] in `acc`; keys [rows, di] is a layer's row matrix. Pair p scores tile
+    pair_tile[p] against its sequence's page pair_page[p], whose keys start at row pair_row[p] (all int64 [P]). Places
+    without a pair hold garbage, as do keys that do not exist yet: the caller masks both.
+    """
+    tiles, queries, heads, width = query.shape
+    scores = query.new_empty(tiles, queries, pages, 64)
+    row = torch.arange(64, device=query.device)
+    step = max(1, _SCORE_BYTES // (queries * heads * 64 * query.element_size()))
+    for first in range(0, pair_tile.shape[0], step):
+        tile, page, base = (index[first : first + step] for index in (pair_tile, pair_page, pair_row))
+        key = keys[base[:, None] + row].to(query.dtype)
+        dots = torch.bmm(query[tile].view(-1, queries * heads, width), key.transpose(1, 2)).relu_()
+        dots = dots.view(-1, queries, heads, 64)
+        scores[tile, :, page] = torch.matmul(weight[tile].unsqueeze(-2), dots).squeeze(-2)
+    return scores.view(tiles, queries, pages * 64)
+
+
+def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest of scores [N, E] among the first visible[n] of each row, E >= k; ties go to the lower index.
+
+    Returns (index [N, k] ascending, valid [N, k]); an invalid index is 0.
+    """
+    n, entries = scores.shape
+    column = torch.arange(entries, device=scores.device)
+    scores = scores.masked_fill(column >= visible[:, None], -torch.inf)
+    least = scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    above, equal = scores > least, scores == least
+    room = k - above.sum(-1, keepdim=True)
+    chosen = above | (equal & (equal.cumsum(-1) <= room))
+    index = torch.nonzero_static(chosen, size=n * k)[:, 1].view(n, k)
+    valid = index < visible[:, None]
+    return index.masked_fill(~valid, 0), valid
+
+
+def attend(query: Tensor, rows: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+    """Attention of tiles over rows that all queries of a tile share, K = V, with one sink logit per head (2.3).
+
+    query [T, Q, H, d] (scaled) and sinks [H] in `acc`, rows [T, K, d] finite, mask [T, Q, K] -> [T, Q, H, d].
+    """
+    tiles, queries, heads, width = query.shape
+    rows = rows.to(query.dtype)
+    logits = torch.bmm(query.reshape(tiles, queries * heads, width), rows.transpose(1, 2))
+    logits = logits.view(tiles, queries, heads, -1).masked_fill_(~mask.unsqueeze(2), -torch.inf)
+    sink = sinks.view(1, 1, heads, 1).expand(tiles, queries, heads, 1)
+    weight = torch.cat((logits, sink), dim=-1).softmax(-1)[..., :-1]
+    return torch.bmm(weight.reshape(tiles, queries * heads, -1), rows).view(query.shape)
+
+
+def attend_selected(
+    query: Tensor, rows: Tensor, mask: Tensor, entries: Tensor, entry_row: Tensor, entry_mask: Tensor, sinks: Tensor
+) -> Tensor:
+    """As `attend`, with further rows of each query's own: rows entry_row [T, Q, E] of the matrix `entries` [*, d].
+
+    Entries under a False in entry_mask [T, Q, E] are not read.
+    """
+    tiles, queries, heads, width = query.shape
+    rows = rows.to(query.dtype)
+    own = entries[entry_row].to(query.dtype).masked_fill_(~entry_mask.unsqueeze(-1), 0)  # [T, Q, E, d]
+    flat = query.reshape(tiles, queries * heads, width)
+    near = torch.bmm(flat, rows.transpose(1, 2)).view(tiles, queries, heads, -1)
+    far = torch.matmul(query, own.transpose(2, 3))
+    near.masked_fill_(~mask.unsqueeze(2), -torch.inf)
+    far.masked_fill_(~entry_mask.unsqueeze(2), -torch.inf)
+    sink = sinks.view(1, 1, heads, 1).expand(tiles, queries, heads, 1)
+    weight = torch.cat((near, far, sink), dim=-1).softmax(-1)
+    near, far = weight[..., : near.shape[-1]], weight[..., near.shape[-1] : -1]
+    out = torch.bmm(near.reshape(tiles, queries * heads, -1), rows).view(query.shape)
+    return out + torch.matmul(far, own)
+
+
+def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows of x [N, in], sorted by group, times their group's weight [G, out, in]; ends [G] int32 are row offsets."""
+    if x.is_cuda:
+        return F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
+    out = x.new_empty(x.shape[0], weight.shape[1])
+    start = 0
+    for group, end in enumerate(ends.tolist()):  # a CPU tensor: no device waits here
+        if end > start:
+            torch.mm(x[start:end], weight[group].T, out=out[start:end])
+        start = end
+    return out

@@ -1,0 +1,89 @@
+"""The cache's memory on one device, seen as one matrix of rows per layer and kind.
+
+Arena and tails are byte tensors; a RowStore is one region's rows over all slots: row index = slot * stride + r, offsets
+int64. Reads give compute values, writes round to the storage format. Knows no sequence and no position.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from v4_core.errors import GeometryError
+from v4_core.geometry import CacheGeometry, Region
+
+_TORCH = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class RowStore:
+    """Rows of one region over all slots of `memory` (uint8 [slots * slot_bytes])."""
+
+    def __init__(self, memory: Tensor, slot_bytes: int, region: Region) -> None:
+        if region.row.name not in _TORCH:
+            raise GeometryError(f"{region.row.name} storage is not supported yet: use bf16, fp32 or fp64")
+        self.dtype = _TORCH[region.row.name]
+        row_bytes = region.row.nbytes
+        self.stride = slot_bytes // row_bytes  # rows from one slot's row 0 to the next slot's
+        items = self.dtype.itemsize
+        flat = memory.view(self.dtype)[region.offset // items :]
+        rows = flat.numel() // region.row.width
+        self.rows = flat[: rows * region.row.width].view(rows, region.row.width)
+
+    def read(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Rows [*index.shape, width] in `dtype`."""
+        return self.rows[index].to(dtype)
+
+    def write(self, index: Tensor, values: Tensor) -> None:
+        """Store values [n, width] at row indices [n]."""
+        self.rows.index_copy_(0, index, values.to(self.dtype))
+
+    def round(self, values: Tensor) -> Tensor:
+        """Values as a reader will see them once stored, in their own type."""
+        return values if values.dtype == self.dtype else values.to(self.dtype).to(values.dtype)
+
+
+class CacheMemory:
+    """Arena of block slots and array of live tails, with the row stores of every layer."""
+
+    def __init__(self, geometry: CacheGeometry, slots: int, tails: int, device: torch.device) -> None:
+        self.geometry = geometry
+        self.slots, self.tails = slots, tails
+        self.arena = torch.zeros(slots * geometry.slab_bytes, dtype=torch.uint8, device=device)
+        self.tail_array = torch.zeros(tails * geometry.tail_bytes, dtype=torch.uint8, device=device)
+        self.entries: dict[int, RowStore] = {}
+        self.index_keys: dict[int, RowStore] = {}
+        self.raw: dict[int, RowStore] = {}
+        self.states: dict[int, RowStore] = {}
+        self.index_states: dict[int, RowStore] = {}
+        by_kind = {
+            "entry": self.entries,
+            "index": self.index_keys,
+            "raw": self.raw,
+            "state": self.states,
+            "index_state": self.index_states,
+        }
+        for region in geometry.slab_regions:
+            by_kind[region.kind][region.layer] = RowStore(self.arena, geometry.slab_bytes, region)
+        for region in geometry.tail_regions:
+            if region.kind in by_kind:
+                by_kind[region.kind][region.layer] = RowStore(self.tail_array, geometry.tail_bytes, region)
+
+    def poison(self) -> None:
+        """Fill all memory with NaN: whoever reads what nobody wrote must show it."""
+        self.arena.fill_(255)
+        self.tail_array.fill_(255)
+
+    def poison_slot(self, slot: int) -> None:
+        """Fill one block slot with NaN."""
+        size = self.geometry.slab_bytes
+        self.arena[slot * size : (slot + 1) * size].fill_(255)
+
+    def poison_tail(self, tail: int) -> None:
+        """Fill one live tail with NaN."""
+        size = self.geometry.tail_bytes
+        self.tail_array[tail * size : (tail + 1) * size].fill_(255)
+
+    def host_view(self) -> tuple[np.ndarray, np.ndarray]:
+        """Arena and tails as uint8 [slots, slab_bytes] and [tails, tail_bytes] sharing this memory (CPU only)."""
+        g = self.geometry
+        arena = self.arena.numpy().reshape(self.slots, g.slab_bytes)
+        return arena, self.tail_array.numpy().reshape(self.tails, g.tail_bytes)
