@@ -260,7 +260,8 @@ class _Batch:
 
     def slot(self, owner: Ints, block: Ints) -> Ints:
         """Arena slot of a slice's block."""
-        return self._slots[self._slot_first[owner] + block]
+        slots: Ints = self._slots[self._slot_first[owner] + block]
+        return slots
 
 
 class _Ring:
@@ -273,7 +274,8 @@ class _Ring:
 
     def row(self, tail: Ints, position: Ints) -> Ints:
         page, within = np.divmod(position % self._rows, self._page_rows)
-        return tail * self._tail_stride + page * self._page_stride + within
+        rows: Ints = tail * self._tail_stride + page * self._page_stride + within
+        return rows
 
 
 class _Workspace:

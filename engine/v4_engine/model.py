@@ -1,4 +1,4 @@
-"""The forward of DeepSeek V4 over one step's ragged batch (reference section 2). Knows no sequence, no request, no sampling."""
+"""The forward of DeepSeek V4 over one step's ragged batch (reference section 2). Knows no sequence and no sampling."""
 
 import torch
 from torch import Tensor

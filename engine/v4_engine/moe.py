@@ -21,7 +21,7 @@ def route(c: ModelConfig, layer: Layer, x: Tensor, ids: Tensor) -> tuple[Tensor,
     if layer.tid2eid is not None:
         experts = layer.tid2eid[ids]
     else:
-        biased = scores + layer.gate_bias
+        biased = scores if layer.gate_bias is None else scores + layer.gate_bias
         experts = biased.sort(dim=-1, descending=True, stable=True).indices[:, : c.experts_per_token]
     weights = scores.gather(1, experts)
     return experts, weights / weights.sum(-1, keepdim=True) * c.routed_scaling_factor

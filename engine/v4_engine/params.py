@@ -1,4 +1,4 @@
-"""The weights as the forward wants them: matrices that share an input stacked into one, fixed parts in accumulation type.
+"""The weights as the forward wants them: matrices of one input stacked into one, fixed parts in accumulation type.
 
 Types: `compute` (bf16, fp32 or fp64) for linears, `acc` (fp32, or fp64 under fp64) for norms, hyper-connections, the
 compressor, the router gate and the head (reference 3.2).
@@ -101,7 +101,7 @@ class _Slots:
         return Hyper(self.one(prefix + "fn", outputs, columns), self.one(prefix + "base", outputs), scale, index)
 
     def compressor(self, prefix: str, ratio: int, width: int, projection: Tensor) -> Compressor:
-        """`projection` [halves*2*w, D] is this compressor's part of state_proj, ordered as a state row lies in the cache."""
+        """`projection` [halves*2*w, D]: this compressor's part of state_proj, ordered as a state row in the cache."""
         halves = 2 if ratio == C4 else 1
         by_half = projection.view(halves, 2, width, -1)
         self.views[prefix + "wkv.weight"], self.views[prefix + "wgate.weight"] = by_half[:, 0], by_half[:, 1]
@@ -135,6 +135,7 @@ class _Slots:
         w13 = self.rows(((f"{ffn}experts.{e}.{w}.weight", inner) for e in experts for w in ("w1", "w3")), d)
         w2 = self.rows(((f"{ffn}experts.{e}.w2.weight", d) for e in experts), inner)
         wo_a = self.rows([(attn + "wo_a.weight", c.o_groups * c.o_lora_rank)], c.num_heads * c.head_dim // c.o_groups)
+        tid2eid = (c.vocab_size, c.experts_per_token)
         return Layer(
             ratio=ratio,
             attn_hc=self.hyper(prefix + "hc_attn_", (m, m, m * m), m * d),
@@ -153,7 +154,7 @@ class _Slots:
             indexer=indexer,
             gate=self.one(ffn + "gate.weight", c.n_routed_experts, d),
             gate_bias=None if hashed else self.one(ffn + "gate.bias", c.n_routed_experts),
-            tid2eid=self.one(ffn + "gate.tid2eid", c.vocab_size, c.experts_per_token, dtype=torch.int64) if hashed else None,
+            tid2eid=self.one(ffn + "gate.tid2eid", *tid2eid, dtype=torch.int64) if hashed else None,
             w13=w13.view(c.n_routed_experts, 2 * inner, d),
             w2=w2.view(c.n_routed_experts, d, inner),
             shared_w13=self.rows([(f"{ffn}shared_experts.{w}.weight", inner) for w in ("w1", "w3")], d),

@@ -4,12 +4,14 @@ Arena and tails are byte tensors; a RowStore is one region's rows over all slots
 int64. Reads give compute values, writes round to the storage format. Knows no sequence and no position.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from v4_core.errors import GeometryError
-from v4_core.geometry import CacheGeometry, Region
+from v4_core.geometry import CacheGeometry, Region, Span
 
 _TORCH = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -81,6 +83,32 @@ class CacheMemory:
         """Fill one live tail with NaN."""
         size = self.geometry.tail_bytes
         self.tail_array[tail * size : (tail + 1) * size].fill_(255)
+
+    def copy_slot(self, source: int, target: int) -> None:
+        """Copy one block slot."""
+        size = self.geometry.slab_bytes
+        self.arena[target * size : (target + 1) * size] = self.arena[source * size : (source + 1) * size]
+
+    def copy_tail(self, source: int, target: int) -> None:
+        """Copy one live tail."""
+        size = self.geometry.tail_bytes
+        self.tail_array[target * size : (target + 1) * size] = self.tail_array[source * size : (source + 1) * size]
+
+    def pack_tail(self, tail: int, spans: Sequence[Span], slots: Sequence[int]) -> None:
+        """Gather the spans of a live tail, without gaps, into block slots."""
+        base, size = tail * self.geometry.tail_bytes, self.geometry.slab_bytes
+        packed = torch.cat([self.tail_array[base + offset : base + offset + length] for offset, length in spans])
+        for slot, part in zip(slots, packed.split(size), strict=True):
+            self.arena[slot * size : slot * size + part.numel()] = part
+
+    def unpack_tail(self, slots: Sequence[int], spans: Sequence[Span], tail: int) -> None:
+        """Inverse of pack_tail: rows outside the spans keep what they held."""
+        base, size = tail * self.geometry.tail_bytes, self.geometry.slab_bytes
+        packed = torch.cat([self.arena[slot * size : (slot + 1) * size] for slot in slots])
+        start = 0
+        for offset, length in spans:
+            self.tail_array[base + offset : base + offset + length] = packed[start : start + length]
+            start += length
 
     def host_view(self) -> tuple[np.ndarray, np.ndarray]:
         """Arena and tails as uint8 [slots, slab_bytes] and [tails, tail_bytes] sharing this memory (CPU only)."""

@@ -196,7 +196,7 @@ _RENAMES = [
 
 
 def _translate(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A stored tensor as DeepSeek's: renamed, and transformers' fused experts taken apart. Draft layers are left out."""
+    """A stored tensor as DeepSeek's: renamed, transformers' fused experts taken apart, draft layers left out."""
     if name.startswith("mtp."):
         return
     for pattern, replacement in _RENAMES:

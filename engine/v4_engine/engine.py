@@ -1,0 +1,248 @@
+"""One worker's engine: schedule, run, emit. Moves bytes where the scheduler says, runs the forward, draws tokens.
+
+Single-threaded: everything here is called by the thread that steps. Knows no network; a worker turns its events into
+messages. Either role can do the whole of a request.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from v4_core.config import ModelConfig
+from v4_core.geometry import Span
+from v4_engine.batch import Slice, StepPlanner
+from v4_engine.errors import CapacityError
+from v4_engine.model import V4Model
+from v4_engine.params import Params
+from v4_engine.pool import SlotPool
+from v4_engine.sampler import Draw, Drawn, sample
+from v4_engine.scheduler import Limits, Plan, Scheduler
+from v4_engine.sequence import Finish, Key, Request, Sequence
+from v4_engine.stores import CacheMemory
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A request holds its memory; `cached` of its tokens are not computed again."""
+
+    request: Request
+    cached: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of one choice; `index` counts the choice's output."""
+
+    request: Request
+    choice: int
+    index: int
+    drawn: Drawn
+    finish: Finish | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A prefill leg has this many complete blocks, the leading ones of these slots."""
+
+    request: Request
+    slots: tuple[int, ...]
+    complete: int
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A prefill leg is done: its cache stays in `slots` and `tail` until the request is dropped."""
+
+    request: Request
+    slots: tuple[int, ...]
+    tail: int
+    firsts: tuple[Token, ...]
+
+
+Event = Admitted | Token | Progress | Parked
+
+
+class Engine:
+    """The model, its cache and its sequences."""
+
+    def __init__(
+        self, config: ModelConfig, params: Params, memory: CacheMemory, limits: Limits, poison: bool = False
+    ) -> None:
+        geometry = memory.geometry
+        room = memory.slots - geometry.checkpoint_slots - 1
+        if room < geometry.slots(limits.max_model_len):
+            raise CapacityError(
+                f"{memory.slots} cache slots hold sequences of {max(0, room) * 256} tokens, not of "
+                f"{limits.max_model_len}: give the cache more memory or lower max_model_len"
+            )
+        if memory.tails < limits.max_sequences + limits.scratch_tails:
+            raise CapacityError("the cache has fewer tails than sequences and captures need")
+        self.config, self.geometry, self.memory, self.limits = config, geometry, memory, limits
+        self.pool = SlotPool(memory.slots)
+        self.scheduler = Scheduler(self.pool, limits, geometry.checkpoint_slots, config.num_layers, config.window)
+        self._planner = StepPlanner(geometry, memory.arena.device)
+        self._model = V4Model(config, params, memory)
+        self._poison = poison
+        if poison:
+            memory.poison()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have something to do."""
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def submit(self, request: Request) -> None:
+        """Queue a whole or prefill request. Raises CapacityError if it can never fit."""
+        self.scheduler.add(request)
+
+    def drop(self, key: Key) -> bool:
+        """Free everything of a request, at once and in any state. False if there was nothing."""
+        return self.scheduler.drop(key)
+
+    def reserve(self, request: Request) -> Sequence | None:
+        """Memory for a cache that arrives by transfer (slots, tail, `named` blocks here already), or None."""
+        self.scheduler.check_fits(request)
+        return self.scheduler.reserve(request)
+
+    def block_arrived(self, key: Key, block: int) -> None:
+        """Complete block number `block` of a reserved request is in its slot."""
+        self.scheduler.arrived(key, block)
+
+    def adopt(self, key: Key, firsts: dict[int, tuple[int, Finish | None]]) -> None:
+        """The cache of a reserved request is here whole; `firsts`: first token and end, if it is one, by choice."""
+        sequence = self.scheduler.adopt(key)
+        for member in (sequence, *self._fork(sequence)):
+            token, finish = firsts[member.choice]
+            member.ids.append(token)
+            member.extend_names()
+            if finish is not None:
+                self.scheduler.finish(member)
+
+    @torch.inference_mode()
+    def step(self) -> list[Event]:
+        """Run one step; its events in order."""
+        plan = self.scheduler.schedule()
+        events: list[Event] = [Admitted(s.request, s.computed) for s in plan.admitted]
+        if self._poison:
+            self._poison_new(plan)
+        for restore in plan.restores:
+            self._unpack(restore.slots, restore.tail, restore.boundary)
+        if not plan.work:
+            return events
+        slices = [
+            Slice(
+                s.ids[s.computed : s.computed + w.count],
+                s.computed,
+                _held(s),
+                s.slots,
+                s.write_from,
+                s.valid_from,
+                w.captures,
+            )
+            for w in plan.work
+            for s in (w.sequence,)
+        ]
+        logits = self._model.forward(self._planner.plan(slices))
+        self._record(plan, events)
+        ready = [(row, w.sequence) for row, w in enumerate(plan.work) if w.sequence.remaining == 0]
+        self._emit(logits, ready, events)
+        return events
+
+    def _record(self, plan: Plan, events: list[Event]) -> None:
+        for work in plan.work:
+            sequence = work.sequence
+            wanted = set(sequence.boundaries)
+            self.scheduler.record(work)
+            ends = [*work.captures]
+            if sequence.computed in wanted:
+                ends.append((sequence.computed, _held(sequence)))
+            for boundary, tail in ends:
+                if slots := self.scheduler.checkpoint(sequence, boundary):
+                    self._pack(tail, boundary, slots)
+            at_boundary = sequence.computed % 256 == 0
+            if at_boundary and sequence.rolling and sequence.computed > len(sequence.request.prompt):
+                self._pack(_held(sequence), sequence.computed, sequence.rolling)
+                sequence.rolling_at = sequence.computed
+            if sequence.request.leg == "prefill":
+                events.append(Progress(sequence.request, tuple(sequence.slots), sequence.named))
+
+    def _emit(self, logits: torch.Tensor, ready: list[tuple[int, Sequence]], events: list[Event]) -> None:
+        """Draw a token for every sequence that has computed all it has, and move it on."""
+        rows: list[int] = []
+        draws: list[Draw] = []
+        owners: list[list[Sequence]] = []
+        for row, sequence in ready:
+            request = sequence.request
+            prefill = request.leg == "prefill"
+            members = [sequence, *self._fork(sequence)]
+            owners.append(members)
+            choices = [request.first_choice + i for i in range(request.n)] if prefill else [m.choice for m in members]
+            rows += [row] * len(choices)
+            draws += [Draw(request.sampling, sequence.ids, len(request.prompt), choice) for choice in choices]
+        if not draws:
+            return
+        drawn = iter(zip(draws, sample(logits[rows], draws), strict=True))
+        for members in owners:
+            sequence = members[0]
+            if sequence.request.leg == "prefill":
+                firsts = [
+                    self._token(sequence, d.choice, out) for d, out in (next(drawn) for _ in range(sequence.request.n))
+                ]
+                self._park(sequence, firsts, events)
+                continue
+            for member in members:
+                _, out = next(drawn)
+                token = self._token(member, member.choice, out)
+                events.append(token)
+                member.ids.append(out.id)
+                member.extend_names()
+                if token.finish is not None:
+                    self.scheduler.finish(member)
+
+    def _park(self, sequence: Sequence, firsts: list[Token], events: list[Event]) -> None:
+        events += firsts
+        if all(first.finish is not None for first in firsts):
+            self.scheduler.finish(sequence)
+            return
+        self.scheduler.park(sequence)
+        events.append(Parked(sequence.request, tuple(sequence.slots), _held(sequence), tuple(firsts)))
+
+    def _token(self, sequence: Sequence, choice: int, drawn: Drawn) -> Token:
+        index, request = sequence.output_length, sequence.request
+        finish: Finish | None = None
+        if drawn.id in request.stop_ids:
+            finish = "stop"
+        elif index + 1 >= request.max_tokens or len(sequence.ids) + 1 >= self.limits.max_model_len:
+            finish = "length"
+        return Token(request, choice, index, drawn, finish)
+
+    def _fork(self, sequence: Sequence) -> list[Sequence]:
+        """The other choices of a sequence whose prompt is done, with copies of its open block and its tail."""
+        forks = self.scheduler.fork(sequence)
+        for fork in forks:
+            self.memory.copy_tail(_held(sequence), _held(fork))
+            if sequence.computed % 256:
+                block = sequence.computed // 256
+                self.memory.copy_slot(sequence.slots[block], fork.slots[block])
+        return forks
+
+    def _pack(self, tail: int, boundary: int, slots: tuple[int, ...]) -> None:
+        self.memory.pack_tail(tail, self._tail_spans(boundary), slots)
+
+    def _unpack(self, slots: tuple[int, ...], tail: int, boundary: int) -> None:
+        self.memory.unpack_tail(slots, self._tail_spans(boundary), tail)
+
+    def _tail_spans(self, tokens: int) -> tuple[Span, ...]:
+        return self.geometry.tail_spans(tokens)
+
+    def _poison_new(self, plan: Plan) -> None:
+        for sequence in plan.admitted:
+            for member in (sequence, *sequence.forks):
+                for slot in (*member.slots[member.named :], *member.rolling):
+                    self.memory.poison_slot(slot)
+                self.memory.poison_tail(_held(member))
+
+
+def _held(sequence: Sequence) -> int:
+    assert sequence.tail is not None
+    return sequence.tail

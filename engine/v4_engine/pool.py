@@ -1,0 +1,60 @@
+"""Block slots of one arena: free, owned by a sequence, or in the prefix tree as blocks and checkpoints. One free list.
+
+Pure bookkeeping; the memory itself is stores.CacheMemory's.
+"""
+
+from collections.abc import Iterable
+
+from v4_engine.errors import IntegrityError
+from v4_engine.prefix_tree import Node, PrefixTree, Slots
+
+
+class SlotPool:
+    """Gives out slots, evicting from the tree when the free list is short."""
+
+    def __init__(self, slots: int) -> None:
+        self.total = slots
+        self.tree = PrefixTree()
+        self.evictions = 0  # slots
+        self._free = list(range(slots - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        """Slots on the free list."""
+        return len(self._free)
+
+    @property
+    def available(self) -> int:
+        """Slots that `take` can give: free, and those that eviction frees."""
+        return len(self._free) + self.tree.evictable
+
+    def take(self, count: int, keep: Node | None = None) -> Slots | None:
+        """`count` slots for one owner, or None with nothing changed if that many cannot be had."""
+        if count > self.available - (len(keep.checkpoint or ()) if keep else 0):
+            return None
+        while len(self._free) < count:
+            freed = self.tree.evict(keep)
+            self.evictions += len(freed)
+            self._free += freed
+        taken = tuple(self._free[len(self._free) - count :])
+        del self._free[len(self._free) - count :]
+        return taken
+
+    def give(self, slots: Iterable[int]) -> None:
+        """Return owned slots."""
+        self._free += slots
+
+    def check_integrity(self, owned: Iterable[int]) -> None:
+        """Every slot is in exactly one place: free, `owned` by a sequence, a block, or part of a checkpoint."""
+        nodes = self.tree.nodes.values()
+        blocks = [node.slot for node in nodes]
+        checkpoints = [slot for node in nodes for slot in node.checkpoint or ()]
+        places = sorted([*self._free, *owned, *blocks, *checkpoints])
+        if places != list(range(self.total)):
+            lost = set(range(self.total)) - set(places)
+            twice = {slot for slot in places if places.count(slot) > 1} if len(places) < 10_000 else set()
+            raise IntegrityError(f"slots lost: {sorted(lost)[:8]}, held twice: {sorted(twice)[:8]}")
+        if self.tree.referenced != sum(node.refs > 0 for node in nodes) or self.tree.checkpoint_slots != len(
+            checkpoints
+        ):
+            raise IntegrityError("the prefix tree's counters are off")

@@ -1,0 +1,155 @@
+"""The prefix cache: a tree of complete, immutable blocks named by content, some of which carry a checkpoint.
+
+Knows names, slots and reference counts; knows no memory and no tokens. Pure and single-threaded. A node is referenced
+by every sequence whose cache runs through it, so a referenced node's ancestors are referenced too.
+
+Eviction order: (0) leaves without a checkpoint, which nothing can resume from; (1) checkpoints of unreferenced leaves;
+(2) other checkpoints. Within each, least recently used first. Taking a leaf's checkpoint makes it a leaf of kind 0.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Slots = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Node:
+    """A complete block."""
+
+    name: bytes
+    parent: "Node | None"
+    slot: int
+    refs: int = 0
+    children: int = 0
+    checkpoint: Slots | None = None  # block slots that hold the packed tail at this block's end
+    last_used: int = 0
+    stamp: int = 0  # of the one heap entry that is valid
+
+
+@dataclass(eq=False)
+class PrefixTree:
+    """All complete blocks of one pool."""
+
+    nodes: dict[bytes, Node] = field(default_factory=dict)
+    referenced: int = 0  # nodes with refs > 0
+    checkpoint_slots: int = 0
+    _clock: int = 0
+    _heaps: tuple[list[tuple[int, int, Node]], ...] = field(default_factory=lambda: ([], [], []))
+
+    def match(self, names: Sequence[bytes]) -> int:
+        """How many leading names are in the tree."""
+        for depth, name in enumerate(names):
+            if name not in self.nodes:
+                return depth
+        return len(names)
+
+    def resumable(self, names: Sequence[bytes], depth: int) -> int:
+        """Depth of the deepest checkpoint among the first `depth` names, 0 if there is none."""
+        for d in range(depth, 0, -1):
+            if self.nodes[names[d - 1]].checkpoint is not None:
+                return d
+        return 0
+
+    def insert(self, parent: bytes | None, name: bytes, slot: int) -> Node:
+        """Add a block that a sequence has just completed, referenced once. The name must be new, the parent known."""
+        above = None if parent is None else self.nodes[parent]
+        node = Node(name, above, slot, last_used=self._tick())
+        if above is not None:
+            above.children += 1
+            self._file(above)
+        self.nodes[name] = node
+        self.acquire([name])
+        return node
+
+    def acquire(self, names: Sequence[bytes]) -> None:
+        """Reference each of these nodes once more."""
+        now = self._tick()
+        for name in names:
+            node = self.nodes[name]
+            first = node.refs == 0
+            node.refs += 1
+            node.last_used = now
+            self.referenced += first
+            if first or node.checkpoint is not None:
+                self._file(node)
+
+    def release(self, names: Sequence[bytes]) -> None:
+        """Drop one reference of each of these nodes."""
+        now = self._tick()
+        for name in names:
+            node = self.nodes[name]
+            node.refs -= 1
+            node.last_used = now
+            if node.refs == 0:
+                self.referenced -= 1
+                self._file(node)
+
+    def set_checkpoint(self, name: bytes, slots: Slots) -> None:
+        """Attach a checkpoint to a node that has none."""
+        node = self.nodes[name]
+        assert node.checkpoint is None
+        node.checkpoint = slots
+        self.checkpoint_slots += len(slots)
+        self._file(node)
+
+    def evict(self, keep: Node | None = None) -> Slots:
+        """Give up the least valuable block or checkpoint and return its slots; () if nothing can go.
+
+        `keep` is a node whose checkpoint is about to be read.
+        """
+        kept: list[tuple[int, int, Node]] = []
+        freed: Slots = ()
+        for kind, heap in enumerate(self._heaps):
+            while heap and not freed:
+                entry = heapq.heappop(heap)
+                node = entry[2]
+                if entry[1] != node.stamp:
+                    continue
+                if node is keep and kind:
+                    kept.append(entry)
+                    continue
+                freed = self._drop_checkpoint(node) if kind else self._remove(node)
+            for entry in kept:
+                heapq.heappush(heap, entry)
+            kept.clear()
+            if freed:
+                break
+        return freed
+
+    @property
+    def evictable(self) -> int:
+        """Slots that eviction can give back in all."""
+        return len(self.nodes) - self.referenced + self.checkpoint_slots
+
+    def _drop_checkpoint(self, node: Node) -> Slots:
+        slots = node.checkpoint or ()
+        node.checkpoint = None
+        self.checkpoint_slots -= len(slots)
+        self._file(node)
+        return slots
+
+    def _remove(self, node: Node) -> Slots:
+        del self.nodes[node.name]
+        if node.parent is not None:
+            node.parent.children -= 1
+            self._file(node.parent)
+        return (node.slot,)
+
+    def _file(self, node: Node) -> None:
+        """Put the node where eviction will find it, if it can give anything; older entries of it become void."""
+        self._clock += 1
+        node.stamp = self._clock
+        leaf = node.refs == 0 and node.children == 0
+        if node.checkpoint is None and not leaf:
+            return
+        heap = self._heaps[0 if node.checkpoint is None else 1 if leaf else 2]
+        heapq.heappush(heap, (node.last_used, node.stamp, node))
+        if len(heap) > 64 + 4 * len(self.nodes):
+            heap[:] = [entry for entry in heap if entry[1] == entry[2].stamp]
+            heapq.heapify(heap)
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
