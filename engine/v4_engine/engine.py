@@ -91,9 +91,13 @@ class Engine:
         """Whether a step would have something to do."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
-    def submit(self, request: Request) -> None:
-        """Queue a whole or prefill request. Raises CapacityError if it can never fit."""
+    def submit(self, request: Request) -> bool:
+        """Queue a whole or prefill request; False if too many wait. Raises CapacityError if it can never fit."""
+        self.scheduler.check_fits(request)
+        if len(self.scheduler.waiting) >= self.limits.max_waiting:
+            return False
         self.scheduler.add(request)
+        return True
 
     def drop(self, key: Key) -> bool:
         """Free everything of a request, at once and in any state. False if there was nothing."""

@@ -82,8 +82,7 @@ class Scheduler:
             yield from sequence.forks
 
     def add(self, request: Request) -> None:
-        """Queue a whole or prefill request. Raises CapacityError if it can never fit."""
-        self.check_fits(request)
+        """Queue a whole or prefill request that passes check_fits."""
         self.waiting.append(_with_forks(request))
 
     def check_fits(self, request: Request) -> None:
@@ -186,7 +185,7 @@ class Scheduler:
             self._name_next(sequence)
 
     def checkpoint(self, sequence: Sequence, boundary: int) -> tuple[int, ...] | None:
-        """Slots for a checkpoint at a boundary that the sequence has computed, or None if it exists or nothing is free."""
+        """Slots for a checkpoint at a boundary just computed, or None if it has one or nothing is free."""
         name = sequence.names[boundary // BLOCK_TOKENS - 1]
         node = self.pool.tree.nodes[name]
         if node.checkpoint is not None:

@@ -1,0 +1,99 @@
+"""A leased cache comes in by transfer and is adopted; a stream of tokens goes out."""
+
+import asyncio
+
+from v4_core.errors import RequestError
+from v4_core.v1 import worker_pb2 as pb
+from v4_engine.errors import CapacityError
+from v4_engine.sequence import Sequence
+from v4_kvtransfer.errors import TransferError
+from v4_kvtransfer.puller import Pulled, confirm, pull
+from v4_worker.leg import Leg
+from v4_worker.messages import event, firsts_of
+
+_CONFIRM_SECONDS = 10.0
+
+
+class DecodeLeg(Leg):
+    """Reserve, pull, confirm, adopt; then the engine's tokens.
+
+    Adoption needs three proofs: every frame's checksum and an equal fingerprint (the pull ends well only with both),
+    and prefill's word that the lease never lapsed.
+    """
+
+    _pull: "asyncio.Task[None] | None" = None
+
+    async def begin(self) -> None:
+        """Reserve memory, or refuse; then pull."""
+        if self.ended:
+            return
+        try:
+            sequence = await self.worker.engine.call(lambda engine: engine.reserve(self.request))
+        except CapacityError as error:
+            self.fail(pb.INVALID, str(error))
+            return
+        if self.ended:
+            self.free()
+        elif sequence is None:
+            waiting = self.worker.load.waiting
+            self.fail(pb.OVERLOADED, "no memory for this cache here now: try again later", waiting)
+        else:
+            self._pull = self.worker.spawn(self._transfer(sequence))
+
+    async def _transfer(self, sequence: Sequence) -> None:
+        worker, request, local = self.worker, self.request, sequence.named
+        tail = sequence.tail
+        assert tail is not None
+        source = self.start_message.source
+        name, attempt = self.key
+        try:
+            channel = worker.channel(source.address)
+            pulled = await pull(
+                channel,
+                pb.PullRequest(
+                    request=name,
+                    attempt=attempt,
+                    lease=source.lease,
+                    fingerprint=worker.fingerprint,
+                    tokens=request.tokens,
+                    have_blocks=local,
+                ),
+                worker.memory,
+                sequence.slots[: worker.memory.geometry.slots(request.tokens)],
+                tail,
+                self._block_arrived,
+                worker.config.pull_timeout_seconds,
+            )
+            firsts = firsts_of(pulled.final, request)
+            proof = pb.ConfirmRequest(request=name, attempt=attempt, lease=source.lease)
+            await confirm(channel, proof, _CONFIRM_SECONDS)
+        except (TransferError, RequestError) as error:
+            self.fail(pb.TRANSFER, str(error))
+            return
+        worker.transferred_bytes += pulled.bytes
+        self.stream.put(event(request, adopted=self._adopted(pulled, local)))
+        self.open_choices -= sum(finish is not None for _, finish in firsts.values())
+        worker.engine.post(lambda engine: engine.adopt(request.key, firsts))
+
+    def _adopted(self, pulled: Pulled, local: int) -> pb.Adopted:
+        return pb.Adopted(
+            bytes=pulled.bytes,
+            seconds=pulled.seconds,
+            wait_seconds=pulled.wait_seconds,
+            blocks_pulled=self.request.tokens // 256 - local,
+            blocks_local=local,
+        )
+
+    def _block_arrived(self, block: int) -> None:
+        self.worker.engine.post(lambda engine: engine.block_arrived(self.key, block))
+
+    def free(self) -> None:
+        """Stop the pull first: the memory is given back only when nothing writes to it any more."""
+        if self._pull is None or self._pull.done():
+            super().free()
+            return
+        if self._pull is not asyncio.current_task():
+            self._pull.cancel()
+            self._pull.add_done_callback(lambda _: super(DecodeLeg, self).free())
+        else:
+            super().free()

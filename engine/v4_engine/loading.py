@@ -1,0 +1,97 @@
+"""From a checkpoint folder to an engine: types, formats and sizes chosen, weights read, cache allocated."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from v4_core.config import ModelConfig
+from v4_core.errors import ConfigError
+from v4_core.fingerprint import fingerprint
+from v4_core.geometry import CacheGeometry
+from v4_engine.engine import Engine
+from v4_engine.params import build
+from v4_engine.scheduler import Limits
+from v4_engine.stores import CacheMemory
+from v4_engine.weights import read, weight_files
+
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+_CPU_CACHE_BYTES = 1 << 30
+_GPU_SHARE = 0.85  # of what is free once the weights are loaded; the rest is workspace
+
+# Every choice of this engine that changes stored values; state moves only between equal ones (reference 10).
+CHOICES = {"hadamard": "off", "activation_round_trip": "off", "rounding": "when made"}
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What may be chosen; "auto" and 0 follow the checkpoint and the device."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    format: str = "auto"
+    index_format: str = "auto"
+    cache_bytes: int = 0
+    max_sequences: int = 16
+    max_model_len: int = 0
+    chunk_tokens: int = 512
+    max_waiting: int = 256
+    checkpoint_every: int = 0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An engine and what others must know of it."""
+
+    engine: Engine
+    fingerprint: str
+
+
+def load_engine(path: Path, options: EngineOptions, progress: Callable[[int, int], None] | None = None) -> Loaded:
+    """Load a checkpoint. `progress(done, total)` counts weight bytes. Raises ConfigError."""
+    config = ModelConfig.from_path(path)
+    device = _device(options.device)
+    dtype = config.dtype if options.dtype == "auto" else options.dtype
+    storage = dtype if options.format == "auto" else options.format
+    index = storage if options.index_format == "auto" else options.index_format
+    geometry = CacheGeometry(config, storage, index)
+    files = weight_files(path)
+    params = build(config, read(config, files, progress), _DTYPES[dtype], device)
+    memory, limits = _allocate(geometry, options, device)
+    engine = Engine(config, params, memory, limits)
+    return Loaded(engine, fingerprint(config, geometry, CHOICES | {"compute": dtype}, files))
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is cuda, but torch sees no GPU: use --device cpu, or install a CUDA build of torch")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple[CacheMemory, Limits]:
+    size = o.cache_bytes
+    if not size and device.type == "cuda":
+        size = int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
+    size = size or _CPU_CACHE_BYTES
+    scratch = Limits.scratch_tails
+    slots = (size - (o.max_sequences + scratch) * g.tail_bytes) // g.slab_bytes
+    room = (slots - g.checkpoint_slots - 1) * 256
+    length = o.max_model_len or min(g.config.max_position, room)
+    if length > room or length < 2:
+        least = (g.slots(max(length, 2)) + g.checkpoint_slots + 1) * g.slab_bytes
+        least += (o.max_sequences + scratch) * g.tail_bytes
+        raise ConfigError(
+            f"{size} B of cache memory cannot hold one sequence of {max(length, 2)} tokens beside {o.max_sequences} "
+            f"tails: that takes {least} B; raise memory, or lower max_sequences or max_model_len"
+        )
+    if length > g.config.max_position:
+        raise ConfigError(f"max_model_len is {length}, the model was made for {g.config.max_position} tokens")
+    limits = Limits(
+        max_sequences=o.max_sequences,
+        chunk_tokens=o.chunk_tokens,
+        max_waiting=o.max_waiting,
+        max_model_len=length,
+        checkpoint_every=o.checkpoint_every,
+    )
+    return CacheMemory(g, slots, o.max_sequences + scratch, device), limits

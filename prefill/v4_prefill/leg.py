@@ -1,0 +1,43 @@
+"""A prompt comes in; a leased cache and the first token of each choice go out."""
+
+from v4_core.v1 import worker_pb2 as pb
+from v4_engine.engine import Admitted, Event, Parked, Progress, Token
+from v4_kvtransfer.leases import Lease
+from v4_worker.leg import Leg
+from v4_worker.messages import event, first_of, token_event
+
+
+class PrefillLeg(Leg):
+    """Lives until its lease ends. The lease begins when the engine admits the prompt and is told of every step."""
+
+    lease: Lease | None = None
+
+    def on_event(self, happened: Event) -> None:
+        """What the engine says of this request."""
+        leases = self.worker.leases
+        if isinstance(happened, Admitted):
+            self.lease = leases.grant(*self.key, self.request.tokens)
+            started = pb.Started(cached_tokens=happened.cached, lease=self.lease.id)
+            self.stream.put(event(self.request, started=started))
+        elif isinstance(happened, Token):
+            self.stream.put(token_event(happened))
+            self.count_finish(happened)
+        elif self.lease is not None and isinstance(happened, Progress):
+            leases.progress(self.lease.id, happened.slots, happened.complete)
+        elif self.lease is not None and isinstance(happened, Parked):
+            leases.finish(self.lease.id, happened.slots, happened.tail, [first_of(t) for t in happened.firsts])
+
+    def lease_ended(self, lease: Lease, reason: str) -> None:
+        """The cache was adopted elsewhere, or nobody came for it."""
+        if lease is not self.lease or self.ended:
+            return
+        if reason == "expired":
+            self.fail(pb.TRANSFER, f"no decode worker pulled the cache within {self.worker.config.lease_seconds:g} s")
+        else:
+            self.cancel()
+
+    def close(self) -> None:
+        """The leg is over, and so is its lease."""
+        super().close()
+        if self.lease is not None:
+            self.worker.leases.release(self.lease.id)

@@ -1,0 +1,57 @@
+"""Settings of one worker process. Sizes in bytes, times in seconds; 0 or "auto" = chosen from model and device."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from v4_core.errors import ConfigError
+from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
+
+_DEVICES = ("auto", "cpu", "cuda")
+_DTYPES = ("auto", "bf16", "fp32", "fp64")
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """One prefill or decode worker."""
+
+    model: Path  # checkpoint folder
+    host: str = "127.0.0.1"
+    port: int = 0  # 0 = any free one, printed at start
+    device: str = "auto"  # auto | cpu | cuda: cuda where there is one
+    dtype: str = "auto"  # of compute; auto = the checkpoint's own
+    format: str = "auto"  # of raw rows and entries; auto = dtype
+    index_format: str = "auto"  # of indexer keys; auto = format
+    memory: int | str = "auto"  # cache memory, "80GB" or bytes; auto = 1 GiB on a CPU, 85 % of what is free on a GPU
+    max_sequences: int = 16  # live tails: sequences that run, arrive or are leased
+    max_model_len: int = 0  # tokens of prompt and output; 0 = what model and memory allow
+    chunk_tokens: int = 512  # of one step
+    max_waiting: int = 256  # requests beyond which new ones are refused
+    checkpoint_every: int = 0  # blocks; 0 = where prompts end or leave a chain
+    threads: int = 0  # torch threads; 0 = torch's choice
+    lease_seconds: float = 30.0  # that a finished prefill is kept without a pull
+    pull_timeout_seconds: float = 30.0  # without a byte from the other side
+    drain_seconds: float = 30.0  # for running requests after SIGTERM
+
+    def __post_init__(self) -> None:
+        checks = [
+            (self.device in _DEVICES, f"device must be one of {', '.join(_DEVICES)}"),
+            (self.dtype in _DTYPES, f"dtype must be one of {', '.join(_DTYPES)}"),
+            (self.format in ("auto", *STORAGE_FORMATS), f"format must be auto or one of {', '.join(STORAGE_FORMATS)}"),
+            (
+                self.index_format in ("auto", *INDEX_FORMATS),
+                f"index_format must be auto or one of {', '.join(INDEX_FORMATS)}",
+            ),
+            (0 <= self.port < 65536, "port must be within 0..65535"),
+            (self.max_sequences > 0, "max_sequences must be positive"),
+            (self.chunk_tokens > self.max_sequences, "chunk_tokens must be more than max_sequences"),
+            (self.max_model_len >= 0, "max_model_len must not be negative"),
+            (self.max_waiting >= 0, "max_waiting must not be negative"),
+            (self.checkpoint_every >= 0, "checkpoint_every must not be negative"),
+            (self.threads >= 0, "threads must not be negative"),
+            (self.lease_seconds > 0, "lease_seconds must be positive"),
+            (self.pull_timeout_seconds > 0, "pull_timeout_seconds must be positive"),
+            (self.drain_seconds >= 0, "drain_seconds must not be negative"),
+        ]
+        for holds, message in checks:
+            if not holds:
+                raise ConfigError(message)

@@ -1,0 +1,100 @@
+"""One leg of one request on a worker, from Start to its end. All of it runs on the event loop.
+
+A leg ends once: finished, failed or cancelled; then the engine holds nothing of it. `WholeLeg` is here since either
+role can do it; the prefill and decode packages bring theirs.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from v4_core.v1 import worker_pb2 as pb
+from v4_engine.engine import Admitted, Event, Parked, Token
+from v4_engine.errors import CapacityError
+from v4_engine.sequence import Key, Request
+from v4_kvtransfer.leases import Lease
+from v4_worker.messages import event, failed, token_event
+from v4_worker.stream import RouterStream
+
+if TYPE_CHECKING:
+    from v4_worker.worker import Worker
+
+
+class Leg:
+    """What every leg does: submit, pass tokens on, end once."""
+
+    def __init__(self, worker: "Worker", request: Request, start: pb.Start, stream: RouterStream) -> None:
+        self.worker, self.request, self.start_message, self.stream = worker, request, start, stream
+        self.open_choices = request.n
+        self.ended = False
+        self._timer: asyncio.TimerHandle | None = None
+        if start.deadline_ms:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(start.deadline_ms / 1000, self._expire)
+
+    @property
+    def key(self) -> Key:
+        """(request, attempt)."""
+        return self.request.key
+
+    async def begin(self) -> None:
+        """Give the request to the engine, or fail the leg."""
+        if self.ended:
+            return
+        try:
+            taken = await self.worker.engine.call(lambda engine: engine.submit(self.request))
+        except CapacityError as error:
+            self.fail(pb.INVALID, str(error))
+            return
+        if not taken:
+            limit = self.worker.engine_limits.max_waiting
+            self.fail(pb.OVERLOADED, f"{limit} requests wait here already: try again later", limit)
+
+    def on_event(self, happened: Event) -> None:
+        """What the engine says of this request."""
+        if isinstance(happened, Admitted):
+            self.stream.put(event(self.request, started=pb.Started(cached_tokens=happened.cached)))
+        elif isinstance(happened, Token):
+            self.stream.put(token_event(happened))
+            self.count_finish(happened)
+        elif isinstance(happened, Parked):
+            raise TypeError("only a prefill leg is parked")
+
+    def count_finish(self, token: Token) -> None:
+        """The leg ends with its last choice; the engine has freed each choice by itself."""
+        self.open_choices -= token.finish is not None
+        if not self.open_choices:
+            self.close()
+
+    def fail(self, reason: pb.Reason, message: str, queue_length: int = 0) -> None:
+        """End the leg, telling the router why, and free what it holds."""
+        if not self.ended:
+            self.stream.put(failed(self.request, reason, message, queue_length))
+            self.stream.flush()
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the leg without a word and free what it holds."""
+        if not self.ended:
+            self.close()
+            self.free()
+
+    def lease_ended(self, lease: Lease, reason: str) -> None:
+        """A lease of this request's name ended."""
+
+    def free(self) -> None:
+        """Give the engine's memory back."""
+        self.worker.drop(self.key)
+
+    def close(self) -> None:
+        """The leg is over here."""
+        self.ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.worker.legs.pop(self.key, None)
+
+    def _expire(self) -> None:
+        self.fail(pb.DEADLINE, f"not finished within {self.start_message.deadline_ms / 1000:g} s")
+
+
+class WholeLeg(Leg):
+    """Prompt and output on this worker."""

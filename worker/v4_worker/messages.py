@@ -1,0 +1,96 @@
+"""Between the protocol's messages and the engine's records. Pure."""
+
+from v4_core.blocks import unpack_ids
+from v4_core.errors import RequestError
+from v4_core.sampling import Sampling
+from v4_core.v1 import worker_pb2 as pb
+from v4_engine.engine import Token
+from v4_engine.sampler import Drawn
+from v4_engine.sequence import Finish, Leg, Request
+
+_LEGS: dict[int, Leg] = {pb.WHOLE: "whole", pb.PREFILL: "prefill", pb.DECODE: "decode"}
+FINISHES: dict[Finish | None, pb.Finish] = {None: pb.NOT_FINISHED, "stop": pb.STOP, "length": pb.LENGTH}
+_FINISH_OF: dict[int, Finish | None] = {pb.NOT_FINISHED: None, pb.STOP: "stop", pb.LENGTH: "length"}
+
+
+def request_of(start: pb.Start, fingerprint: str, vocab: int, eos: int) -> Request:
+    """What a Start asks of the engine. Raises RequestError."""
+    prompt, output = _ids(start.prompt_ids, vocab), _ids(start.output_ids, vocab)
+    if not prompt:
+        raise RequestError("the prompt has no tokens")
+    if start.n < 1 or (output and start.n > 1):
+        raise RequestError(f"n is {start.n}: at least 1, and 1 where there is output already")
+    if start.max_tokens <= len(output):
+        raise RequestError(f"max_tokens is {start.max_tokens}, the output has {len(output)} already")
+    if not start.HasField("sampling"):
+        raise RequestError("the request has no sampling parameters")
+    if any(token >= vocab for token in start.sampling.logit_bias):
+        raise RequestError(f"logit_bias names a token beyond the vocabulary of {vocab}")
+    stop_ids = frozenset(start.stop_token_ids) | (frozenset() if start.ignore_eos else {eos})
+    return Request(
+        key=(start.request, start.attempt),
+        leg=_LEGS[start.leg],
+        prompt=prompt,
+        output=output,
+        n=start.n,
+        first_choice=start.first_choice,
+        max_tokens=start.max_tokens,
+        stop_ids=stop_ids,
+        sampling=Sampling.from_proto(start.sampling),
+        salt=fingerprint.encode() + b"/" + start.tenant,
+    )
+
+
+def _ids(packed: bytes, vocab: int) -> list[int]:
+    try:
+        ids = unpack_ids(packed)
+    except ValueError:
+        raise RequestError("packed token ids must be a multiple of 4 bytes") from None
+    if ids and max(ids) >= vocab:
+        raise RequestError(f"token id {max(ids)} is beyond the vocabulary of {vocab}")
+    return ids
+
+
+def event(request: Request, **kind: object) -> pb.Event:
+    """One event of a request, e.g. event(r, started=pb.Started(...))."""
+    return pb.Event(request=request.key[0], attempt=request.key[1], **kind)  # type: ignore[arg-type]
+
+
+def failed(request: Request, reason: pb.Reason, message: str, queue_length: int = 0) -> pb.Event:
+    """The end of a leg that did not finish."""
+    return event(request, failed=pb.Failed(reason=reason, message=message, queue_length=queue_length))
+
+
+def token_event(token: Token) -> pb.Event:
+    """One drawn token."""
+    message = pb.Tokens(
+        choice=token.choice,
+        start=token.index,
+        ids=token.drawn.id.to_bytes(4, "little"),
+        finish=FINISHES[token.finish],
+    )
+    if token.drawn.logprob is not None:
+        message.logprobs.append(_logprobs(token.drawn))
+    return event(token.request, tokens=message)
+
+
+def first_of(token: Token) -> pb.First:
+    """A choice's first token as the last frame of a pull carries it."""
+    first = pb.First(choice=token.choice, id=token.drawn.id, finish=FINISHES[token.finish])
+    if token.drawn.logprob is not None:
+        first.logprobs.CopyFrom(_logprobs(token.drawn))
+    return first
+
+
+def firsts_of(final: pb.Final, request: Request) -> dict[int, tuple[int, Finish | None]]:
+    """First token and end of each choice. Raises RequestError unless they are exactly the request's choices."""
+    firsts = {first.choice: (first.id, _FINISH_OF[first.finish]) for first in final.firsts}
+    wanted = set(range(request.first_choice, request.first_choice + request.n))
+    if set(firsts) != wanted or len(final.firsts) != request.n:
+        raise RequestError(f"the cache came with first tokens of choices {sorted(firsts)}, not of {sorted(wanted)}")
+    return firsts
+
+
+def _logprobs(drawn: Drawn) -> pb.TokenLogprobs:
+    ids, values = zip(*drawn.top, strict=True) if drawn.top else ((), ())
+    return pb.TokenLogprobs(logprob=drawn.logprob or 0.0, top_ids=ids, top_logprobs=values)

@@ -1,0 +1,33 @@
+"""What waits to be sent to one router: the events since the last message, and the latest load."""
+
+import asyncio
+
+from v4_core.v1 import worker_pb2 as pb
+
+
+class RouterStream:
+    """Outgoing side of one Serve stream. Events put within one engine step leave as one message."""
+
+    def __init__(self) -> None:
+        self._events: list[pb.Event] = []
+        self._load: pb.Load | None = None
+        self._wake = asyncio.Event()
+
+    def put(self, event: pb.Event) -> None:
+        """Add an event to the next message."""
+        self._events.append(event)
+
+    def flush(self, load: pb.Load | None = None) -> None:
+        """Let the message go, if there is anything new in it."""
+        if load is not None and load != self._load:
+            self._load = load
+            self._wake.set()
+        if self._events:
+            self._wake.set()
+
+    async def next(self) -> pb.FromWorker:
+        """The next message; a router that reads slowly gets several steps' events in one."""
+        await self._wake.wait()
+        self._wake.clear()
+        events, self._events = self._events, []
+        return pb.FromWorker(events=events, load=self._load)
