@@ -1,0 +1,115 @@
+"""Which bytes travel in one pull, and in which order: the same pure function on both sides.
+
+    stream = [block have_blocks] .. [last complete block][open block, if there is one][tail at n]
+
+packed, without padding. Which rows exist comes from the geometry; which slot holds a block is the caller's matter.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from v4_core.blocks import BLOCK_TOKENS
+from v4_core.geometry import CacheGeometry, Span
+from v4_kvtransfer.errors import PullMismatch
+from v4_kvtransfer.memory import Bytes
+
+TAIL = -1  # stands for a block's index where the piece is of the tail
+
+
+class Piece(NamedTuple):
+    """Bytes that lie together in one slot and follow one another in the stream."""
+
+    block: int  # index in the sequence, or TAIL
+    offset: int  # in the slot's row
+    length: int
+
+
+class StreamLayout:
+    """The stream of one pull: `tokens` positions without the first `have_blocks` blocks. Offsets are of the stream.
+
+    Raises PullMismatch where `have_blocks` exceeds the complete blocks of the sequence.
+    """
+
+    def __init__(self, geometry: CacheGeometry, tokens: int, have_blocks: int) -> None:
+        complete, rest = divmod(tokens, BLOCK_TOKENS)
+        if tokens < 1 or have_blocks > complete:
+            raise PullMismatch(
+                f"{tokens} tokens have {complete} complete blocks, of which {have_blocks} are not pulled"
+            )
+        self.have_blocks = have_blocks
+        self.blocks = geometry.slots(tokens)
+        self._complete = complete
+        self._block = _Segment(geometry.block_spans)
+        self._open = _Segment(geometry.open_block_spans(rest)) if rest else None
+        self._tail = _Segment(geometry.tail_spans(tokens))
+        lengths = [self._block.total] * (complete - have_blocks)
+        lengths += [self._open.total] if self._open else []
+        self._bounds = list(accumulate([*lengths, self._tail.total], initial=0))
+        self.total = self._bounds[-1]
+
+    def ready(self, complete_blocks: int) -> int:
+        """Bytes that may be sent once that many blocks of the sequence are complete, and the tail is not yet."""
+        return self._bounds[max(0, min(complete_blocks, self._complete) - self.have_blocks)]
+
+    def arrived(self, received: int) -> int:
+        """Leading complete blocks of the sequence that the receiver has whole after `received` bytes."""
+        ends = self._complete - self.have_blocks
+        return self.have_blocks + bisect_right(self._bounds, received, 1, ends + 1) - 1
+
+    def pieces(self, start: int, end: int) -> Iterator[Piece]:
+        """Pieces of stream bytes start .. end-1, in order."""
+        index = bisect_right(self._bounds, start) - 1
+        while start < end:
+            base = self._bounds[index]
+            stop = min(end, self._bounds[index + 1])
+            block, segment = self._segment(index)
+            for offset, length in segment.clip(start - base, stop - base):
+                yield Piece(block, offset, length)
+            start, index = stop, index + 1
+
+    def _segment(self, index: int) -> tuple[int, "_Segment"]:
+        block = self.have_blocks + index
+        if block < self._complete:
+            return block, self._block
+        if block == self._complete and self._open is not None:
+            return block, self._open
+        return TAIL, self._tail
+
+
+class _Segment:
+    """The spans of one block or tail, cut anywhere."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._starts = list(accumulate((length for _, length in spans), initial=0))
+        self.total = self._starts[-1]
+
+    def clip(self, start: int, end: int) -> Iterator[Span]:
+        """Spans of packed bytes start .. end-1."""
+        index = bisect_right(self._starts, start) - 1
+        while start < end:
+            skip = start - self._starts[index]
+            offset, length = self._spans[index]
+            taken = min(length - skip, end - start)
+            yield offset + skip, taken
+            start, index = start + taken, index + 1
+
+
+def pack(row: Bytes, spans: Sequence[Span]) -> bytes:
+    """The bytes of `row` (uint8 1-D) that `spans` list, packed."""
+    return b"".join(row[offset : offset + length].data for offset, length in spans)
+
+
+def unpack(packed: bytes | bytearray | memoryview | Bytes, row: Bytes, spans: Sequence[Span]) -> None:
+    """Inverse of pack: writes these spans of `row` and nothing else. Raises ValueError unless the lengths agree."""
+    source = np.frombuffer(packed, np.uint8)
+    position = 0
+    if len(source) != sum(length for _, length in spans):
+        raise ValueError(f"{len(source)} packed bytes do not fit the spans")
+    for offset, length in spans:
+        row[offset : offset + length] = source[position : position + length]
+        position += length

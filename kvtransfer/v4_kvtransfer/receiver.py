@@ -1,0 +1,121 @@
+"""What one pull's frames must be, and where their bytes go. Writes memory; knows no socket and no lease."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from v4_core.v1 import worker_pb2 as pb
+from v4_kvtransfer.errors import BrokenStream, CorruptFrame, FingerprintMismatch, PullMismatch
+from v4_kvtransfer.frames import Frame, Kind, decode
+from v4_kvtransfer.layout import TAIL, StreamLayout
+from v4_kvtransfer.memory import HostMemory
+
+
+class Receiver:
+    """Checks the frames of one pull in order and writes their bytes to the slots that it was given.
+
+    Each frame is verified whole before any of it is written. A block counts as arrived with its last byte.
+    """
+
+    def __init__(
+        self,
+        request: pb.PullRequest,
+        memory: HostMemory,
+        slots: Sequence[int],
+        tail: int,
+        on_block: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`slots` are this side's slot of every block. Raises PullMismatch, and ValueError for slots that are not."""
+        self._request = request
+        self._memory = memory
+        self._slots = slots
+        self._tail = tail
+        self._on_block = on_block
+        self._clock = clock
+        self._layout = StreamLayout(memory.geometry, request.tokens, request.have_blocks)
+        if len(slots) != self._layout.blocks:
+            raise ValueError(f"{len(slots)} slots for {self._layout.blocks} blocks")
+        if not (0 <= tail < len(memory.tails) and all(0 <= slot < len(memory.slabs) for slot in slots)):
+            raise ValueError("a slot or the tail lies outside the memory")
+        self._sequence = 0
+        self._arrived = request.have_blocks
+        self._dry_since: float | None = None
+        self.received = 0  # bytes of the stream
+        self.wait_seconds = 0.0
+        self.final: pb.Final | None = None
+
+    def feed(self, raw: bytes) -> None:
+        """Take the next frame. Raises FrameError, FingerprintMismatch, PullMismatch, having written nothing of it."""
+        frame = decode(raw)
+        if self.final is not None:
+            raise BrokenStream("the stream goes on after its end")
+        if frame.sequence != self._sequence:
+            raise BrokenStream(f"frame {frame.sequence} came instead of {self._sequence}: lost, repeated or reordered")
+        if frame.offset != self.received:
+            raise BrokenStream(f"frame {frame.sequence} is for byte {frame.offset} instead of {self.received}")
+        if (frame.kind == Kind.HELLO) != (self._sequence == 0):
+            raise BrokenStream(f"frame {frame.sequence} may not be {frame.kind.name}")
+        self._sequence += 1
+        self._count_waiting(frame)
+        if frame.kind == Kind.HELLO:
+            self._check_hello(frame)
+        elif frame.kind == Kind.DATA:
+            self._write(frame.payload)
+        else:
+            self._finish(frame)
+
+    def _count_waiting(self, frame: Frame) -> None:
+        if frame.kind == Kind.DATA and not frame.payload:
+            self._dry_since = self._dry_since or self._clock()
+        elif self._dry_since is not None:
+            self.wait_seconds += self._clock() - self._dry_since
+            self._dry_since = None
+
+    def _check_hello(self, frame: Frame) -> None:
+        hello, asked = pb.Hello(), self._request
+        _parse(hello, frame)
+        if hello.fingerprint != asked.fingerprint:
+            raise FingerprintMismatch(
+                f"the peer's fingerprint is {hello.fingerprint}, this worker's {asked.fingerprint}; "
+                "pair workers of one revision"
+            )
+        for name in ("request", "attempt", "tokens", "have_blocks"):
+            if getattr(hello, name) != getattr(asked, name):
+                raise PullMismatch(f"asked for {name} {getattr(asked, name)}, offered {getattr(hello, name)}")
+        if hello.total_bytes != self._layout.total:
+            raise PullMismatch(f"the peer would send {hello.total_bytes} bytes, {self._layout.total} are due")
+
+    def _write(self, payload: memoryview) -> None:
+        end = self.received + len(payload)
+        if end > self._layout.total:
+            raise BrokenStream(f"the stream holds more than the {self._layout.total} bytes due")
+        source, position = np.frombuffer(payload, np.uint8), 0
+        for block, offset, length in self._layout.pieces(self.received, end):
+            row = self._memory.tails[self._tail] if block == TAIL else self._memory.slabs[self._slots[block]]
+            row[offset : offset + length] = source[position : position + length]
+            position += length
+        self.received = end
+        before, self._arrived = self._arrived, self._layout.arrived(end)
+        for block in range(before, self._arrived):
+            self._on_block(block)
+
+    def _finish(self, frame: Frame) -> None:
+        if self.received != self._layout.total:
+            raise BrokenStream(f"the stream ended after {self.received} of {self._layout.total} bytes")
+        final = pb.Final()
+        _parse(final, frame)
+        if final.tokens != self._request.tokens:
+            raise PullMismatch(f"asked for {self._request.tokens} tokens, the peer ended with {final.tokens}")
+        self.final = final
+
+
+def _parse(message: pb.Hello | pb.Final, frame: Frame) -> None:
+    try:
+        message.ParseFromString(frame.payload.tobytes())
+    except DecodeError:
+        raise CorruptFrame(
+            f"frame {frame.sequence} holds no {frame.kind.name}: run one release on all workers"
+        ) from None
