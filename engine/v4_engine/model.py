@@ -21,7 +21,7 @@ class V4Model:
         device = params.embed.device
         self.config = config
         self._params = params
-        self._kernels = for_device(device)
+        self._kernels = for_device(device, params.embed.dtype)
         self._rope = Rope(config, device, params.norm.dtype)
         self._attention = Attention(config, self._kernels, memory)
 
@@ -35,10 +35,10 @@ class V4Model:
             x, post, comb = hyper.pre(k, c, streams, layer.attn_hc)
             x = k.rms_norm(x, layer.attn_norm, c.rms_norm_eps)
             out = self._attention(index, layer, x, step, turns[bool(layer.ratio)])
-            streams = hyper.post(out, streams, post, comb)
+            streams = k.hyper_post(out, streams, post, comb)
             x, post, comb = hyper.pre(k, c, streams, layer.ffn_hc)
             out = moe(k, c, layer, k.rms_norm(x, layer.ffn_norm, c.rms_norm_eps), step.ids)
-            streams = hyper.post(out, streams, post, comb)
+            streams = k.hyper_post(out, streams, post, comb)
         x = hyper.head(c, streams[step.last], p.head_hc)
         return k.rms_norm(x, p.norm, c.rms_norm_eps).to(p.head.dtype) @ p.head.T
 

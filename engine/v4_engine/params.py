@@ -20,8 +20,7 @@ class Hyper:
 
     fn: Tensor
     base: Tensor
-    scale: Tensor  # [3], head [1]
-    scale_index: Tensor  # which scale each row of fn takes, int64
+    scale: Tensor  # one value per row of fn
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,7 @@ class _Slots:
         self.compute = compute
         self.acc = torch.float64 if compute == torch.float64 else torch.float32
         self.views: dict[str, Tensor] = {}
+        self.spread: dict[str, tuple[Tensor, ...]] = {}  # tensors each of whose values fills a view
 
     def one(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of the checkpoint as it is, in `acc` unless a type is given."""
@@ -95,10 +95,11 @@ class _Slots:
         return stacked
 
     def hyper(self, prefix: str, groups: tuple[int, ...], columns: int) -> Hyper:
+        """The checkpoint has one scale per group of fn's rows; here each row has its own."""
         outputs = sum(groups)
-        scale = self.one(prefix + "scale", len(groups))
-        index = torch.repeat_interleave(torch.tensor(groups, device=self.device))
-        return Hyper(self.one(prefix + "fn", outputs, columns), self.one(prefix + "base", outputs), scale, index)
+        scale = torch.empty(outputs, dtype=self.acc, device=self.device)
+        self.spread[prefix + "scale"] = scale.split(groups)
+        return Hyper(self.one(prefix + "fn", outputs, columns), self.one(prefix + "base", outputs), scale)
 
     def compressor(self, prefix: str, ratio: int, width: int, projection: Tensor) -> Compressor:
         """`projection` [halves*2*w, D]: this compressor's part of state_proj, ordered as a state row in the cache."""
@@ -176,8 +177,12 @@ def build(
         layers=tuple(slots.layer(config, i) for i in range(config.num_layers)),
     )
     for name, tensor in tensors:
+        if name in slots.spread:
+            for view, value in zip(slots.spread.pop(name), tensor, strict=True):
+                view.fill_(value)
+            continue
         view = slots.views.pop(name)
         view.copy_(tensor.view(view.shape))
-    if slots.views:
-        raise WeightsError(f"tensors were never given: {', '.join(sorted(slots.views)[:5])}")
+    if lost := sorted(slots.views.keys() | slots.spread.keys()):
+        raise WeightsError(f"tensors were never given: {', '.join(lost[:5])}")
     return params

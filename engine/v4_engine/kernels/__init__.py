@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from v4_engine.kernels import reference
+from v4_engine.kernels import cpu, reference
 
 
 class Kernels(Protocol):
@@ -17,7 +17,21 @@ class Kernels(Protocol):
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
     def head_norm(self, q: Tensor, eps: float, acc: torch.dtype) -> Tensor: ...
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor: ...
-    def sinkhorn(self, logits: Tensor, iterations: int, eps: float) -> Tensor: ...
+    def hyper_pre(
+        self,
+        streams: Tensor,
+        mixes: Tensor,
+        scale: Tensor,
+        base: Tensor,
+        iterations: int,
+        eps: float,
+        norm_eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def hyper_post(self, out: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor: ...
+    def route(
+        self, logits: Tensor, bias: Tensor | None, fixed: Tensor | None, k: int, factor: float
+    ) -> tuple[Tensor, Tensor]: ...
+    def swiglu(self, gate_up: Tensor, limit: float) -> Tensor: ...
     def compress(self, rows: Tensor, valid: Tensor, norm: Tensor, eps: float) -> Tensor: ...
     def index_scores(
         self,
@@ -44,6 +58,6 @@ class Kernels(Protocol):
     def grouped_linear(self, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor: ...
 
 
-def for_device(device: torch.device) -> Kernels:
-    """The operators to use on a device."""
-    return reference
+def for_device(device: torch.device, compute: torch.dtype) -> Kernels:
+    """The operators to use on a device for a compute type."""
+    return cpu if device.type == "cpu" and compute in (torch.float32, torch.float64) else reference

@@ -32,6 +32,49 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((plain, turned.to(x.dtype)), dim=-1)
 
 
+def hyper_pre(
+    streams: Tensor, mixes: Tensor, scale: Tensor, base: Tensor, iterations: int, eps: float, norm_eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Collapse streams [S, M, D] into a sublayer's input: (x [S, D], post [S, M], comb [S, M, M]) (2.2).
+
+    mixes [S, (2+M)M] in `acc` is the projection of the flat streams, whose norm factor comes after the product; scale
+    and base have one value per column of it. comb's first index is the source stream.
+    """
+    m = streams.shape[1]
+    factor = (streams.flatten(1).to(mixes.dtype).square().mean(-1, keepdim=True) + norm_eps).rsqrt()
+    mixes = mixes * factor * scale + base
+    weights = mixes[:, : 2 * m].sigmoid()
+    comb = sinkhorn(mixes[:, 2 * m :].unflatten(1, (m, m)), iterations, eps)
+    x = ((weights[:, None, :m] + eps) @ streams.to(mixes.dtype)).squeeze(1)
+    return x.to(streams.dtype), 2 * weights[:, m:], comb
+
+
+def hyper_post(out: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """Streams [S, M, D] after a sublayer gave out [S, D]; `streams` are those that entered hyper_pre (2.2)."""
+    mixed = comb.transpose(1, 2) @ streams.to(comb.dtype)
+    return mixed.addcmul_(post.unsqueeze(-1), out.to(comb.dtype).unsqueeze(1)).to(streams.dtype)
+
+
+def route(logits: Tensor, bias: Tensor | None, fixed: Tensor | None, k: int, factor: float) -> tuple[Tensor, Tensor]:
+    """Experts [S, k] int64 of each token and their weights [S, k] (2.10). Ties go to the lower expert.
+
+    logits [S, E] in `acc`; bias [E] takes part in the choice only; `fixed` [S, k] are the experts of a hash layer.
+    """
+    scores = F.softplus(logits).sqrt()
+    if fixed is None:
+        biased = scores if bias is None else scores + bias
+        fixed = biased.sort(dim=-1, descending=True, stable=True).indices[:, :k]
+    weights = scores.gather(1, fixed)
+    return fixed, weights / weights.sum(-1, keepdim=True) * factor
+
+
+def swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """Clamped SwiGLU of [N, 2I] (gate, then up), computed in fp32 at least, in gate_up's type (2.10)."""
+    acc = torch.float64 if gate_up.dtype == torch.float64 else torch.float32
+    gate, up = gate_up.to(acc).chunk(2, dim=-1)
+    return (F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)).to(gate_up.dtype)
+
+
 def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
     """Nearly doubly stochastic [S, M, M] of logits [S, M, M]; the last pass is over columns (2.2)."""
     c = logits.softmax(-1) + eps

@@ -1,0 +1,260 @@
+"""CPU versions of the operators that torch spends on overhead: loops compiled by numba, equal to reference.py but for rounding.
+
+A decode step of a small batch is hundreds of operators on a few numbers each (Sinkhorn alone is 117 per sublayer); one
+compiled loop does the work of many. fp32 and fp64 only. Compiled once per machine and cached beside this file.
+"""
+
+import math
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+from v4_engine.kernels import reference
+
+compress = reference.compress
+index_scores = reference.index_scores
+attend = reference.attend
+attend_selected = reference.attend_selected
+grouped_linear = reference.grouped_linear
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.int64]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As reference.rms_norm."""
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    _rms_norm(x.numpy(), weight.numpy(), eps, out.numpy())
+    return out
+
+
+def head_norm(q: Tensor, eps: float, acc: torch.dtype) -> Tensor:
+    """As reference.head_norm."""
+    out = torch.empty(q.shape, dtype=acc)
+    _head_norm(q.numpy(), eps, out.numpy())
+    return out
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As reference.rotate, for x [S, C] or [S, H, C] and angles of S positions."""
+    out = torch.empty(x.shape, dtype=x.dtype)
+    heads = x.shape[1] if x.dim() == 3 else 1
+    shape = (x.shape[0], heads, x.shape[-1])
+    pairs = cos.shape[-1]
+    angles = (cos.reshape(-1, pairs).numpy(), sin.reshape(-1, pairs).numpy())
+    _rotate(x.reshape(shape).numpy(), *angles, out.view(shape).numpy())
+    return out
+
+
+def hyper_pre(
+    streams: Tensor, mixes: Tensor, scale: Tensor, base: Tensor, iterations: int, eps: float, norm_eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As reference.hyper_pre."""
+    tokens, m, width = streams.shape
+    x = torch.empty(tokens, width, dtype=streams.dtype)
+    post = torch.empty(tokens, m, dtype=mixes.dtype)
+    comb = torch.empty(tokens, m, m, dtype=mixes.dtype)
+    arrays = (streams.numpy(), mixes.numpy(), scale.numpy(), base.numpy())
+    _hyper_pre(*arrays, iterations, eps, norm_eps, x.numpy(), post.numpy(), comb.numpy())
+    return x, post, comb
+
+
+def hyper_post(out: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """As reference.hyper_post."""
+    mixed = torch.empty_like(streams)
+    _hyper_post(out.numpy(), streams.numpy(), post.numpy(), comb.numpy(), mixed.numpy())
+    return mixed
+
+
+def route(logits: Tensor, bias: Tensor | None, fixed: Tensor | None, k: int, factor: float) -> tuple[Tensor, Tensor]:
+    """As reference.route."""
+    tokens = logits.shape[0]
+    experts = torch.empty(tokens, k, dtype=torch.int64) if fixed is None else fixed
+    weights = torch.empty(tokens, k, dtype=logits.dtype)
+    shift = np.zeros(logits.shape[1], dtype=logits.numpy().dtype) if bias is None else bias.numpy()
+    _route(logits.numpy(), shift, fixed is None, factor, experts.numpy(), weights.numpy())
+    return experts, weights
+
+
+def swiglu(gate_up: Tensor, limit: float) -> Tensor:
+    """As reference.swiglu."""
+    out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
+    _swiglu(gate_up.numpy(), limit, out.numpy())
+    return out
+
+
+def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As reference.select."""
+    index = torch.empty(scores.shape[0], k, dtype=torch.int64)
+    valid = torch.empty(scores.shape[0], k, dtype=torch.bool)
+    _select(scores.numpy(), visible.numpy(), index.numpy(), valid.numpy())
+    return index, valid
+
+
+_jit = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+_exact = njit(cache=True, nogil=True)
+
+
+@_jit
+def _rms_norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+    width = x.shape[1]
+    for s in range(x.shape[0]):
+        total = x[s, 0] * x[s, 0]
+        for i in range(1, width):
+            total += x[s, i] * x[s, i]
+        factor = 1 / math.sqrt(total / width + eps)
+        for i in range(width):
+            out[s, i] = x[s, i] * factor * weight[i]
+
+
+@_jit
+def _head_norm(x: Floats, eps: float, out: Floats) -> None:
+    width = x.shape[2]
+    for s in range(x.shape[0]):
+        for h in range(x.shape[1]):
+            total = x[s, h, 0] * x[s, h, 0]
+            for i in range(1, width):
+                total += x[s, h, i] * x[s, h, i]
+            factor = 1 / math.sqrt(total / width + eps)
+            for i in range(width):
+                out[s, h, i] = x[s, h, i] * factor
+
+
+@_jit
+def _rotate(x: Floats, cos: Floats, sin: Floats, out: Floats) -> None:
+    plain = x.shape[2] - 2 * cos.shape[1]
+    for s in range(x.shape[0]):
+        for h in range(x.shape[1]):
+            for i in range(plain):
+                out[s, h, i] = x[s, h, i]
+            for i in range(cos.shape[1]):
+                a, b = x[s, h, plain + 2 * i], x[s, h, plain + 2 * i + 1]
+                out[s, h, plain + 2 * i] = a * cos[s, i] - b * sin[s, i]
+                out[s, h, plain + 2 * i + 1] = b * cos[s, i] + a * sin[s, i]
+
+
+@_jit
+def _hyper_pre(
+    streams: Floats,
+    mixes: Floats,
+    scale: Floats,
+    base: Floats,
+    iterations: int,
+    eps: float,
+    norm_eps: float,
+    x: Floats,
+    post: Floats,
+    comb: Floats,
+) -> None:
+    tokens, m, width = streams.shape
+    for s in range(tokens):
+        total = streams[s, 0, 0] * streams[s, 0, 0] * 0
+        for j in range(m):
+            for i in range(width):
+                total += streams[s, j, i] * streams[s, j, i]
+        factor = 1 / math.sqrt(total / (m * width) + norm_eps)
+        for i in range(width):
+            x[s, i] = 0
+        for j in range(m):
+            weight = 1 / (1 + math.exp(-(mixes[s, j] * factor * scale[j] + base[j]))) + eps
+            for i in range(width):
+                x[s, i] += weight * streams[s, j, i]
+            post[s, j] = 2 / (1 + math.exp(-(mixes[s, m + j] * factor * scale[m + j] + base[m + j])))
+        c = comb[s]
+        for j in range(m):
+            at = 2 * m + j * m
+            top = mixes[s, at] * factor * scale[at] + base[at]
+            for i in range(m):
+                c[j, i] = mixes[s, at + i] * factor * scale[at + i] + base[at + i]
+                top = max(top, c[j, i])
+            row = top * 0
+            for i in range(m):
+                c[j, i] = math.exp(c[j, i] - top)
+                row += c[j, i]
+            for i in range(m):
+                c[j, i] = c[j, i] / row + eps
+        for turn in range(2 * iterations - 1):
+            for j in range(m):
+                line = c[0, 0] * 0
+                for i in range(m):
+                    line += c[i, j] if turn % 2 == 0 else c[j, i]
+                line = 1 / (line + eps)
+                for i in range(m):
+                    if turn % 2 == 0:
+                        c[i, j] *= line
+                    else:
+                        c[j, i] *= line
+
+
+@_jit
+def _hyper_post(out: Floats, streams: Floats, post: Floats, comb: Floats, mixed: Floats) -> None:
+    tokens, m, width = streams.shape
+    for s in range(tokens):
+        for k in range(m):
+            for i in range(width):
+                mixed[s, k, i] = post[s, k] * out[s, i]
+            for j in range(m):
+                weight = comb[s, j, k]
+                for i in range(width):
+                    mixed[s, k, i] += weight * streams[s, j, i]
+
+
+@_exact
+def _route(logits: Floats, bias: Floats, choose: bool, factor: float, experts: Ints, weights: Floats) -> None:
+    tokens, count = logits.shape
+    k = experts.shape[1]
+    scores = np.empty(count, dtype=logits.dtype)
+    open_ = np.empty(count, dtype=np.bool_)
+    for s in range(tokens):
+        for e in range(count):
+            x = logits[s, e]
+            scores[e] = math.sqrt(max(x, 0) + math.log1p(math.exp(-abs(x))))
+            open_[e] = True
+        total = 0.0
+        for i in range(k):
+            if choose:
+                best = -1
+                for e in range(count):
+                    if open_[e] and (best < 0 or scores[e] + bias[e] > scores[best] + bias[best]):
+                        best = e
+                open_[best] = False
+                experts[s, i] = best
+            total += scores[experts[s, i]]
+        for i in range(k):
+            weights[s, i] = scores[experts[s, i]] / total * factor
+
+
+@_jit
+def _swiglu(gate_up: Floats, limit: float, out: Floats) -> None:
+    width = out.shape[1]
+    for s in range(out.shape[0]):
+        for i in range(width):
+            gate = min(gate_up[s, i], limit)
+            up = max(min(gate_up[s, width + i], limit), -limit)
+            out[s, i] = gate / (1 + math.exp(-gate)) * up
+
+
+@_exact
+def _select(scores: Floats, visible: Ints, index: Ints, valid: NDArray[np.bool_]) -> None:
+    k = index.shape[1]
+    for s in range(scores.shape[0]):
+        count = visible[s]
+        if count <= k:
+            for i in range(k):
+                index[s, i] = i if i < count else 0
+                valid[s, i] = i < count
+            continue
+        least = np.partition(scores[s, :count], count - k)[count - k]
+        above = 0
+        for i in range(count):
+            above += scores[s, i] > least
+        room, found = k - above, 0
+        for i in range(count):
+            if scores[s, i] > least or (scores[s, i] == least and room > 0):
+                room -= scores[s, i] == least
+                index[s, found] = i
+                valid[s, found] = True
+                found += 1

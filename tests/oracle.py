@@ -1,0 +1,25 @@
+"""transformers' own DeepSeek V4 with given weights: the oracle (reference 8), eager, on CPU."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.tiny import TINY
+from v4_engine.weights import _translate
+
+
+def oracle(overrides: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    """A DeepseekV4ForCausalLM of the tiny config with overrides, holding DeepSeek-named tensors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers' own imports warn
+        from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
+    config = DeepseekV4Config(**{k: v for k, v in (TINY | overrides).items() if k != "architectures"})
+    config._attn_implementation = "eager"
+    model = DeepseekV4ForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, target in model.state_dict().items():
+            for ours, view in _translate(name, target):
+                view.copy_(tensors[ours])
+    return model
