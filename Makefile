@@ -1,0 +1,70 @@
+# Everything happens in this folder: Python packages go to .venv, made anew when pyproject.toml or constraints.txt change.
+#
+#   TORCH_INDEX  package index to take torch from, and nothing else; PyTorch's CPU index saves gigabytes without a GPU
+#   PYTHON       interpreter to make .venv with; the newest of 3.11 to 3.13 is looked for
+#   ARGS         further arguments of serve, test and soak
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test check bench soak proto
+
+TORCH_INDEX ?=
+ARGS ?=
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+
+BIN := .venv/bin
+KEY := $(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+DEV := .venv/.dev-$(KEY)
+LOCAL := $(or $(wildcard $(DEV)),.venv/.local-$(KEY))
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(LOCAL) ## Serve the shipped model for one chat on this machine, and show what happened
+	@$(BIN)/v4serve demo
+
+serve: $(LOCAL) ## Serve the shipped model on port 8000 until Ctrl-C
+	@$(BIN)/v4serve local $(ARGS)
+
+test: check ## Run the gates, then all tests
+	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+check: $(DEV) ## Run the gates: lint, format, types, imports, layout
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_layout.py tests/core/v1
+
+bench: $(DEV) ## Measure, each figure beside its yardstick
+	@for file in $$(grep -l '__main__' bench/*.py); do \
+		name=$$(basename "$$file" .py); echo "== bench.$$name"; $(BIN)/python -m "bench.$$name"; done
+
+soak: $(DEV) ## Run the long tests
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
+proto: $(DEV) ## Generate the gRPC code from core/v4_core/v1/worker.proto
+	$(BIN)/python -m grpc_tools.protoc -I core --python_out=core --pyi_out=core --grpc_python_out=core \
+		core/v4_core/v1/worker.proto
+
+$(DEV) .venv/.local-$(KEY): | $(BIN)/python
+	@extra=$(patsubst .%,%,$(firstword $(subst -, ,$(notdir $@)))); \
+	pip() { $(BIN)/python -m pip --disable-pip-version-check --no-input install -c constraints.txt "$$@" \
+		| awk '/^ *Downloading .* [MG]B/ {print "  " $$2, $$3, $$4} /^Installing/ {print "  installing"} {fflush()}'; }; \
+	echo "installing the packages of v4serve[$$extra] into .venv (minutes at first)"; \
+	[ -z "$(TORCH_INDEX)" ] || pip --no-deps --index-url "$(TORCH_INDEX)" torch; \
+	pip -e ".[$$extra]"
+	@rm -f .venv/.dev-* .venv/.local-*; touch $@
+
+$(BIN)/python:
+	@python="$(PYTHON)"; \
+	[ -n "$$python" ] || { echo "v4serve needs Python 3.11 or newer: sudo apt-get install python3 python3-venv" \
+		"(Debian 12, Ubuntu 24.04)" >&2; exit 1; }; \
+	"$$python" -c 'import ensurepip, venv' 2>/dev/null || { version=$$("$$python" -c \
+		'import sys; print("%d.%d" % sys.version_info[:2])'); echo "v4serve needs Python's venv module:" \
+		"sudo apt-get install python$$version-venv" >&2; exit 1; }; \
+	echo "making .venv with $$("$$python" --version)"; \
+	"$$python" -m venv .venv

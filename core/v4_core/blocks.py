@@ -1,7 +1,7 @@
 """Names of blocks: a salted hash chain over the token ids that a block and all blocks before it cover.
 
-Two blocks have the same name exactly when their whole prefixes are the same tokens under the same salt (tenant and
-fingerprint), so a name can be compared across workers. Knows nothing of where a block lies.
+Two blocks have the same name exactly when their whole prefixes are the same tokens under the same salt
+(tenant and fingerprint), so a name can be compared across workers. Knows nothing of where a block lies.
 """
 
 import hashlib
@@ -46,5 +46,5 @@ def block_names(packed: bytes, salt: bytes, parent: bytes | None = None) -> list
 
 
 def hit_limit(tokens: int) -> int:
-    """The longest usable prefix of a prompt in tokens: one token at least must run, so that there are logits."""
+    """The longest usable prefix of a prompt in tokens: one token must run, so that there are logits."""
     return max(0, (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)

@@ -1,11 +1,11 @@
 """The shape of a DeepSeek V4 model, read from a checkpoint's `config.json`.
 
-Knows both spellings of every field that drifted between DeepSeek's files and transformers' (reference 1.4) and refuses
-what it does not know, since a field that is skipped is a silent wrong token. Knows nothing of weights or devices.
+Knows both spellings of every field that drifted between DeepSeek's files and transformers', and refuses what it
+does not know, since a field that is skipped is a silent wrong token. Knows nothing of weights or devices.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,33 @@ _FIXED: dict[str, Any] = {
     "num_key_value_heads": 1,
 }
 
+# Attributes that are one whole number of config.json, and its field.
+_WHOLE = {
+    "vocab_size": "vocab_size", "hidden_size": "hidden_size", "num_heads": "num_attention_heads",
+    "head_dim": "head_dim", "q_lora_rank": "q_lora_rank", "o_groups": "o_groups", "o_lora_rank": "o_lora_rank",
+    "n_routed_experts": "n_routed_experts", "experts_per_token": "num_experts_per_tok",
+    "moe_intermediate_size": "moe_intermediate_size", "window": "sliding_window",
+    "index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk",
+    "hc_mult": "hc_mult", "hc_sinkhorn_iters": "hc_sinkhorn_iters", "max_position": "max_position_embeddings",
+    "bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id",
+}  # fmt: skip
+
+# Attributes that are one number of config.json and are called as there.
+_REAL = ("routed_scaling_factor", "swiglu_limit", "hc_eps", "rms_norm_eps")
+
+# Every field that is read here.
 _READ = {
-    "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim",
-    "qk_rope_head_dim", "partial_rotary_factor", "q_lora_rank", "o_lora_rank", "o_groups", "compress_ratios",
-    "compress_rates", "layer_types", "mlp_layer_types", "num_hash_layers", "n_routed_experts",
-    "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size", "routed_scaling_factor", "swiglu_limit",
-    "sliding_window", "index_n_heads", "index_head_dim", "index_topk", "hc_mult", "hc_sinkhorn_iters", "hc_eps",
-    "rms_norm_eps", "rope_theta", "compress_rope_theta", "rope_scaling", "rope_parameters",
-    "max_position_embeddings", "bos_token_id", "eos_token_id", "num_nextn_predict_layers", "torch_dtype", "dtype",
-    "quantization_config", "expert_dtype",
+    *_WHOLE.values(), *_REAL, *_FIXED, "model_type", "num_hidden_layers", "qk_rope_head_dim",
+    "partial_rotary_factor", "compress_ratios", "compress_rates", "layer_types", "mlp_layer_types",
+    "num_hash_layers", "n_shared_experts", "rope_theta", "compress_rope_theta", "rope_scaling",
+    "rope_parameters", "num_nextn_predict_layers", "torch_dtype", "dtype", "quantization_config",
+    "expert_dtype",
+}  # fmt: skip
+
+# Every field of rope_scaling and of the two groups of rope_parameters that is read or repeats another.
+_ROPE_READ = {
+    "type", "rope_type", "rope_theta", "factor", "beta_fast", "beta_slow", "original_max_position_embeddings",
+    "attention_factor", "partial_rotary_factor",
 }  # fmt: skip
 
 # Known, and without influence on inference.
@@ -57,7 +75,7 @@ _IGNORED = {
 
 @dataclass(frozen=True)
 class Yarn:
-    """YaRN of the compressed layers' rotary table (reference 2.4); its amplitude factor is 1.0."""
+    """YaRN of the compressed layers' rotary table; its amplitude factor is 1.0."""
 
     factor: float
     beta_fast: float
@@ -67,7 +85,7 @@ class Yarn:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Every field that shapes the forward (reference section 0 has the symbols)."""
+    """Every field that shapes the forward ; the letters are the paper's symbols."""
 
     vocab_size: int
     hidden_size: int  # D
@@ -131,65 +149,36 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ModelConfig":
-        """Build from a parsed `config.json`. Raises ConfigError naming every unusable field."""
+        """Build from a parsed `config.json`. Raises ConfigError naming a field that cannot be used."""
         kind = data.get("model_type")
         if kind != MODEL_TYPE:
             extra = ": V4.1 is another architecture" if kind == "deepseek_v41" else ""
             raise ConfigError(f"model_type is {kind!r}, this engine runs {MODEL_TYPE!r} only{extra}")
-        for key in data:
-            if key not in _READ and key not in _IGNORED and key not in _FIXED:
-                raise ConfigError(unknown_key_message("config.json field", key, _READ))
+        _refuse_unknown("config.json field", data, _READ | _IGNORED, _READ)
         for key, value in _FIXED.items():
             if data.get(key, value) != value:
                 raise ConfigError(f"config.json has {key}={data[key]!r}; only {value!r} is supported")
-        try:
-            return cls(**_fields(data))
-        except KeyError as error:
-            raise ConfigError(f"config.json lacks the field {error.args[0]!r}") from None
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"config.json has a field of the wrong kind: {error}") from error
+        return cls(**_fields(data))
 
 
 def _fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    layers = int(data["num_hidden_layers"])
-    ratios, drafts = _ratios(data, layers)
-    head_dim = int(data["head_dim"])
-    rope_dim = data.get("qk_rope_head_dim")
-    if rope_dim is None:
-        rope_dim = round(head_dim * float(data["partial_rotary_factor"]))
-    rope_theta, compress_theta, yarn = _rope(data)
+    ratios, draft_layers = _ratios(data, _whole(data, "num_hidden_layers"))
+    if data.get("qk_rope_head_dim") is None:
+        rope_dim = round(_whole(data, "head_dim") * _real(data, "partial_rotary_factor"))
+    else:
+        rope_dim = _whole(data, "qk_rope_head_dim")
+    rope_theta, compress_rope_theta, yarn = _rope(data)
     return {
-        "vocab_size": int(data["vocab_size"]),
-        "hidden_size": int(data["hidden_size"]),
+        **{name: _whole(data, key) for name, key in _WHOLE.items()},
+        **{name: _real(data, name) for name in _REAL},
         "ratios": ratios,
-        "num_heads": int(data["num_attention_heads"]),
-        "head_dim": head_dim,
-        "rope_dim": int(rope_dim),
-        "q_lora_rank": int(data["q_lora_rank"]),
-        "o_groups": int(data["o_groups"]),
-        "o_lora_rank": int(data["o_lora_rank"]),
-        "n_routed_experts": int(data["n_routed_experts"]),
-        "experts_per_token": int(data["num_experts_per_tok"]),
-        "n_shared_experts": int(data.get("n_shared_experts", 1)),
-        "moe_intermediate_size": int(data["moe_intermediate_size"]),
-        "num_hash_layers": _hash_layers(data, layers),
-        "routed_scaling_factor": float(data["routed_scaling_factor"]),
-        "swiglu_limit": float(data["swiglu_limit"]),
-        "window": int(data["sliding_window"]),
-        "index_heads": int(data["index_n_heads"]),
-        "index_dim": int(data["index_head_dim"]),
-        "index_topk": int(data["index_topk"]),
-        "hc_mult": int(data["hc_mult"]),
-        "hc_sinkhorn_iters": int(data["hc_sinkhorn_iters"]),
-        "hc_eps": float(data["hc_eps"]),
-        "rms_norm_eps": float(data["rms_norm_eps"]),
+        "rope_dim": rope_dim,
+        "n_shared_experts": _whole(data, "n_shared_experts", 1),
+        "num_hash_layers": _hash_layers(data, len(ratios)),
         "rope_theta": rope_theta,
-        "compress_rope_theta": compress_theta,
+        "compress_rope_theta": compress_rope_theta,
         "yarn": yarn,
-        "max_position": int(data["max_position_embeddings"]),
-        "bos_token_id": int(data["bos_token_id"]),
-        "eos_token_id": int(data["eos_token_id"]),
-        "draft_layers": drafts,
+        "draft_layers": draft_layers,
         "dtype": _dtype(data),
         "quantised": bool(data.get("quantization_config")) or data.get("expert_dtype") in ("fp4", "fp8"),
     }
@@ -197,27 +186,24 @@ def _fields(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ratios(data: Mapping[str, Any], layers: int) -> tuple[tuple[int, ...], int]:
     """Ratios of the main layers, and the number of draft layers listed or named behind them."""
-    drafts = int(data.get("num_nextn_predict_layers", 0))
-    if (listed := data.get("compress_ratios")) is not None:
-        if len(listed) < layers:
-            raise ConfigError(f"compress_ratios lists {len(listed)} layers, num_hidden_layers is {layers}")
-        return tuple(int(r) for r in listed[:layers]), max(drafts, len(listed) - layers)
-    rates = {_RATIO_OF_LAYER_TYPE[k]: int(v) for k, v in (data.get("compress_rates") or {}).items()}
-    if any(ratio != rate for ratio, rate in rates.items()):
-        raise ConfigError(f"compress_rates is {data['compress_rates']!r}; only the ratios 4 and 128 are supported")
-    types = data["layer_types"]
-    unknown = sorted(set(types) - set(_RATIO_OF_LAYER_TYPE))
-    if unknown:
-        raise ConfigError(f"layer_types holds {unknown[0]!r}; known: {', '.join(_RATIO_OF_LAYER_TYPE)}")
-    if len(types) < layers:
-        raise ConfigError(f"layer_types lists {len(types)} layers, num_hidden_layers is {layers}")
-    return tuple(_RATIO_OF_LAYER_TYPE[t] for t in types[:layers]), drafts
+    drafts = _whole(data, "num_nextn_predict_layers", 0)
+    if data.get("compress_ratios") is not None:
+        listed = _list(data, "compress_ratios", layers)
+        return tuple(listed[:layers]), max(drafts, len(listed) - layers)
+    rates = _group(data, "compress_rates")
+    if any(_RATIO_OF_LAYER_TYPE.get(kind) != rate for kind, rate in rates.items()):
+        raise ConfigError(f"compress_rates is {rates!r}; only the ratios 4 and 128 are supported")
+    types = _list(data, "layer_types", layers)[:layers]
+    for kind in types:
+        if kind not in _RATIO_OF_LAYER_TYPE:
+            raise ConfigError(f"layer_types holds {kind!r}; known: {', '.join(_RATIO_OF_LAYER_TYPE)}")
+    return tuple(_RATIO_OF_LAYER_TYPE[kind] for kind in types), drafts
 
 
 def _hash_layers(data: Mapping[str, Any], layers: int) -> int:
-    if (count := data.get("num_hash_layers")) is not None:
-        return int(count)
-    kinds = list(data["mlp_layer_types"])[:layers]
+    if data.get("num_hash_layers") is not None:
+        return _whole(data, "num_hash_layers")
+    kinds = _list(data, "mlp_layer_types", layers)[:layers]
     count = kinds.count("hash_moe")
     if kinds != ["hash_moe"] * count + ["moe"] * (layers - count):
         raise ConfigError("mlp_layer_types must be hash_moe layers followed by moe layers")
@@ -226,23 +212,30 @@ def _hash_layers(data: Mapping[str, Any], layers: int) -> int:
 
 def _rope(data: Mapping[str, Any]) -> tuple[float, float, Yarn | None]:
     """theta of SWA layers, theta of compressed layers, YaRN of the latter."""
-    nested = data.get("rope_parameters") or {}
-    main, compress = nested.get("main", {}), nested.get("compress", {})
-    scaling = data.get("rope_scaling") or compress
-    theta = float(main.get("rope_theta") or data["rope_theta"])
-    compress_theta = float(compress.get("rope_theta") or data["compress_rope_theta"])
+    nested = _group(data, "rope_parameters")
+    _refuse_unknown("rope_parameters field", nested, {"main", "compress"})
+    main, compress = _group(nested, "main"), _group(nested, "compress")
+    scaling = _group(data, "rope_scaling") or compress
+    for group in (main, compress, scaling):
+        _refuse_unknown("rope field", group, _ROPE_READ)
+    theta = _real(main if "rope_theta" in main else data, "rope_theta")
+    compress_theta = _real(compress, "rope_theta") if "rope_theta" in compress else _real(data, "compress_rope_theta")
     kind = scaling.get("type") or scaling.get("rope_type")
     if not scaling or kind == "default":
         return theta, compress_theta, None
     if kind != "yarn":
         raise ConfigError(f"rope_scaling type is {kind!r}; only 'yarn' is supported")
-    if float(scaling.get("attention_factor", 1.0)) != 1.0:
-        raise ConfigError("rope_scaling has an attention_factor other than 1.0, which DeepSeek V4 does not use")
-    return theta, compress_theta, Yarn(
-        factor=float(scaling["factor"]),
-        beta_fast=float(scaling["beta_fast"]),
-        beta_slow=float(scaling["beta_slow"]),
-        original_max_position=int(scaling["original_max_position_embeddings"]),
+    if _real(scaling, "attention_factor", 1.0) != 1.0:
+        raise ConfigError("rope_scaling has an attention_factor other than 1.0, which V4 does not use")
+    return theta, compress_theta, _yarn(scaling)
+
+
+def _yarn(scaling: Mapping[str, Any]) -> Yarn:
+    return Yarn(
+        factor=_real(scaling, "factor"),
+        beta_fast=_real(scaling, "beta_fast"),
+        beta_slow=_real(scaling, "beta_slow"),
+        original_max_position=_whole(scaling, "original_max_position_embeddings"),
     )
 
 
@@ -254,19 +247,72 @@ def _dtype(data: Mapping[str, Any]) -> str:
     return names[name]
 
 
+def _refuse_unknown(what: str, data: Mapping[str, Any], known: Collection[str], named: Collection[str] = ()) -> None:
+    """Raise ConfigError at a key that is not `known`; `named` are those worth naming, all if none are given."""
+    for key in data:
+        if key not in known:
+            raise ConfigError(unknown_key_message(what, key, named or known))
+
+
+def _value(data: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    value = data.get(key)
+    if value is None and default is None:
+        raise ConfigError(f"config.json lacks the field {key!r}")
+    return default if value is None else value
+
+
+def _whole(data: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = _value(data, key, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"config.json has {key}={value!r}; it must be a whole number")
+    return value
+
+
+def _real(data: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    value = _value(data, key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ConfigError(f"config.json has {key}={value!r}; it must be a number")
+    return float(value)
+
+
+def _list(data: Mapping[str, Any], key: str, layers: int) -> list[Any]:
+    value = _value(data, key)
+    if not isinstance(value, list) or len(value) < layers:
+        raise ConfigError(f"{key} must list one item for each of the {layers} layers, not {value!r}")
+    return value
+
+
+def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = _value(data, key, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"config.json has {key}={value!r}; it must be an object")
+    return value
+
+
 def _check(c: ModelConfig) -> None:
+    sizes = ("vocab_size", "hidden_size", "num_heads", "head_dim", "q_lora_rank", "o_groups", "o_lora_rank",
+             "moe_intermediate_size", "index_heads", "index_dim", "index_topk", "hc_mult",
+             "hc_sinkhorn_iters", "max_position")  # fmt: skip
+    for name in sizes:
+        if getattr(c, name) < 1:
+            raise ConfigError(f"config.json: {_WHOLE[name]} must be at least 1, not {getattr(c, name)}")
     rules = [
-        (set(c.ratios) <= {SWA, C4, C128} and c.ratios, "compress_ratios may hold 0, 4 and 128 only"),
-        (0 < c.rope_dim <= c.head_dim and c.rope_dim % 2 == 0, "qk_rope_head_dim must be even and within head_dim"),
+        (
+            c.ratios and all(r in (SWA, C4, C128) for r in c.ratios),
+            "compress_ratios may hold 0, 4 and 128 only",
+        ),
+        (0 < c.rope_dim <= c.head_dim, "qk_rope_head_dim must be within head_dim"),
+        (c.rope_dim % 2 == 0, "qk_rope_head_dim must be even"),
         (c.rope_dim <= c.index_dim, "qk_rope_head_dim must be within index_head_dim"),
         (c.num_heads % c.o_groups == 0, "o_groups must divide num_attention_heads"),
-        (0 < c.experts_per_token <= c.n_routed_experts, "num_experts_per_tok must be within n_routed_experts"),
+        (
+            0 < c.experts_per_token <= c.n_routed_experts,
+            "num_experts_per_tok must be within n_routed_experts",
+        ),
         (0 <= c.num_hash_layers <= len(c.ratios), "num_hash_layers must be within num_hidden_layers"),
         (0 < c.window <= 256, "sliding_window must be within 1..256"),
         (c.n_shared_experts == 1, "n_shared_experts must be 1"),
-        (c.hc_sinkhorn_iters >= 1, "hc_sinkhorn_iters must be at least 1"),
         (0 <= c.eos_token_id < c.vocab_size, "eos_token_id must be within the vocabulary"),
-        (c.index_topk > 0 and c.index_heads > 0, "index_topk and index_n_heads must be positive"),
     ]
     for holds, message in rules:
         if not holds:

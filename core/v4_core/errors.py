@@ -1,8 +1,8 @@
 """The errors of core, and the root of every other package's tree.
 
     V4Error
-    ├── ConfigError          a file, flag or checkpoint config that cannot be used; the message says what to change
-    ├── GeometryError        a cache layout that this model and these formats cannot have
+    ├── ConfigError          a file, flag or checkpoint that cannot be used; the message says what to change
+    │   └── GeometryError    a cache layout that this model and these formats cannot have
     └── RequestError         a request that can never be served as asked (HTTP 400, gRPC INVALID_ARGUMENT)
 
 Messages are for users: they say what was wrong and what to do next.

@@ -1,4 +1,4 @@
-"""How one row is stored, per storage format (reference 2.8, 5.2). Bytes only; rounding itself is the engine's.
+"""How one row is stored, per storage format. Bytes only: rounding itself is the engine's.
 
 A row has one part (values), or two (values, then scales): fp8 main rows keep their rope channels in bf16.
 """
@@ -29,7 +29,7 @@ class RowFormat:
 
 
 def main_row(storage: str, head_dim: int, rope_dim: int) -> RowFormat:
-    """A raw row or an entry: `head_dim` channels, the last `rope_dim` of them rotary. Raises GeometryError."""
+    """A raw row or an entry: `head_dim` channels, the last `rope_dim` rotary. Raises GeometryError."""
     if storage in ITEM_BYTES:
         return RowFormat(storage, head_dim, (head_dim * ITEM_BYTES[storage],))
     if storage != "fp8":
@@ -37,7 +37,7 @@ def main_row(storage: str, head_dim: int, rope_dim: int) -> RowFormat:
     plain = head_dim - rope_dim
     if plain % _FP8_BLOCK:
         raise GeometryError(
-            f"fp8 storage needs head_dim - qk_rope_head_dim ({plain}) to be a multiple of {_FP8_BLOCK}: use bf16"
+            f"fp8 storage needs head_dim - qk_rope_head_dim ({plain}) in multiples of {_FP8_BLOCK}: use bf16"
         )
     scales = -(-(plain // _FP8_BLOCK) // 8) * 8
     return RowFormat("fp8", head_dim, (plain + 2 * rope_dim, scales))
@@ -52,7 +52,7 @@ def index_row(storage: str, index_dim: int) -> RowFormat:
     if storage != "fp4":
         raise GeometryError(f"index format {storage!r} is unknown; known: {', '.join(INDEX_FORMATS)}")
     if index_dim % _FP4_BLOCK:
-        raise GeometryError(f"fp4 index keys need index_head_dim ({index_dim}) to be a multiple of {_FP4_BLOCK}: use fp8")
+        raise GeometryError(f"fp4 index keys need index_head_dim ({index_dim}) in multiples of {_FP4_BLOCK}: use fp8")
     return RowFormat("fp4", index_dim, (index_dim // 2, index_dim // _FP4_BLOCK))
 
 

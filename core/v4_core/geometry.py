@@ -1,13 +1,16 @@
-"""The layout of blocks, tails and checkpoints, computed from a model config and the storage formats (design: blocks and tails).
+"""The layout of blocks, tails and checkpoints, computed from a model config and the storage formats.
 
-This is the only file that multiplies a row size. Everyone else asks for regions (where rows of one kind of one layer
-lie), spans (which bytes exist after n tokens, in the order in which they travel) or sizes. All offsets and sizes are bytes.
+This is the only file that multiplies a row size. Everyone else asks for regions (where rows of one kind of one
+layer lie), spans (which bytes exist after n tokens, in the order in which they travel) or sizes. All offsets and
+sizes are bytes.
 
-    slab  = a block's slot: [indexer keys of every C4 layer][entries of every C4 layer][entries of every C128 layer]
-    tail  = [raw ring of every layer][C4 main states][C4 indexer states][C128 states][draft raw rings][draft residual]
+    slab = [indexer keys of each C4 layer][entries of each C4 layer][entries of each C128 layer]
+    tail = [raw ring of each layer][C4 main states][C4 indexer states][C128 states]
+           [raw ring of each draft layer][draft residual]
 
-A state row is [kv, score] of its first half of channels, then of its second half (C4 only), so that what a closed C4
-window still needs is the front of the row. Rings are addressed by position modulo (window + slack).
+A slab is a block's slot. A state row is [kv, score] of its first half of channels, then of its second half (C4
+only), so that what a closed C4 window still needs is the front of the row. Rings are addressed by position modulo
+(window + slack).
 """
 
 import math
@@ -28,6 +31,7 @@ C128_ENTRIES = BLOCK_TOKENS // C128
 LAYOUT_VERSION = 1
 
 Span = tuple[int, int]  # (offset, length)
+_Wanted = tuple[str, int, int, RowFormat, int, int]  # a Region without its offset
 
 
 @dataclass(frozen=True)
@@ -50,31 +54,39 @@ class Region:
         """Bytes from `offset` to the end of the last page."""
         return -(-self.rows // self.page_rows) * self.page_bytes
 
-    def spans(self, first: int, count: int, prefix: int | None = None) -> Iterator[Span]:
-        """Bytes of rows first .. first+count-1, page by page; only the first `prefix` bytes of each row if given."""
+    def spans(self, first: int, count: int) -> Iterator[Span]:
+        """Bytes of rows first .. first+count-1: part 0 of all of them, then part 1 of all of them."""
+        for part in range(len(self.row.parts)):
+            yield from self.part_spans(part, first, count)
+
+    def part_spans(self, part: int, first: int, count: int, prefix: int | None = None) -> Iterator[Span]:
+        """One part of rows first .. first+count-1; only the first `prefix` bytes of each row's if given."""
+        width = self.row.parts[part]
+        base = self.offset + self.page_rows * sum(self.row.parts[:part])
         end = first + count
         while first < end:
             page, row = divmod(first, self.page_rows)
             n = min(end - first, self.page_rows - row)
-            base = self.offset + page * self.page_bytes
-            for part in self.row.parts:
-                if prefix is None:
-                    yield base + row * part, n * part
-                else:
-                    yield from ((base + (row + i) * part, prefix) for i in range(n))
-                base += self.page_rows * part
+            start = base + page * self.page_bytes + row * width
+            if prefix is None:
+                yield start, n * width
+            else:
+                yield from ((start + i * width, prefix) for i in range(n))
             first += n
 
 
 @dataclass(frozen=True)
 class CacheGeometry:
-    """Layout of one model's cache in one pair of storage formats. Raises GeometryError where there is none."""
+    """Layout of one model's cache in one pair of storage formats. Raises GeometryError if there is none."""
 
     config: ModelConfig
     storage: str  # raw rows and entries: fp64 | fp32 | bf16 | fp8
     index: str  # indexer keys: the same, or fp4
     slack: int = 0  # positions beyond each window that a ring keeps, for rollback of drafts
     draft_layers: int = 0  # draft layers whose raw window and last residual the tail has room for
+
+    def __post_init__(self) -> None:
+        _ = self.entry_row, self.index_row  # raise here, not at first use
 
     @cached_property
     def entry_row(self) -> RowFormat:
@@ -108,10 +120,10 @@ class CacheGeometry:
         raw_rows, page = c.window + self.slack, RAW_PAGE * self.entry_row.nbytes
         page = _round_up(page, math.lcm(ALIGN, *self.entry_row.parts))
 
-        def raw(layer: int) -> tuple[str, int, int, RowFormat, int, int]:
+        def raw(layer: int) -> _Wanted:
             return "raw", layer, raw_rows, self.entry_row, RAW_PAGE, page
 
-        def state(kind: str, layer: int, window: int, channels: int) -> tuple[str, int, int, RowFormat, int, int]:
+        def state(kind: str, layer: int, window: int, channels: int) -> _Wanted:
             row, rows = state_row(self.storage, channels), window + self.slack
             return kind, layer, rows, row, rows, rows * row.nbytes
 
@@ -148,15 +160,13 @@ class CacheGeometry:
     def open_block_spans(self, tokens: int) -> tuple[Span, ...]:
         """Bytes of a block's entries once `tokens` (1..256) of its positions were processed."""
         return _merge(
-            span
-            for region in self.slab_regions
-            for span in region.spans(0, tokens * region.rows // BLOCK_TOKENS)
+            span for region in self.slab_regions for span in region.spans(0, tokens * region.rows // BLOCK_TOKENS)
         )
 
     def tail_spans(self, tokens: int) -> tuple[Span, ...]:
         """Bytes of a tail that the next token can need after `tokens`, rows of a region in order of position.
 
-        The order does not depend on `slack`, so rings of different sizes exchange state by position (reference 2.7).
+        The order does not depend on `slack`, so rings of different sizes exchange state by position.
         """
         return _tail_spans(self, tokens)
 
@@ -173,7 +183,8 @@ class CacheGeometry:
     @property
     def identity(self) -> str:
         """What two workers must agree on about layout, as text for the fingerprint. `slack` may differ."""
-        return f"layout={LAYOUT_VERSION} storage={self.storage} index={self.index} draft_layers={self.draft_layers}"
+        formats = f"storage={self.storage} index={self.index}"
+        return f"layout={LAYOUT_VERSION} {formats} draft_layers={self.draft_layers}"
 
 
 def total(spans: Iterable[Span]) -> int:
@@ -182,7 +193,7 @@ def total(spans: Iterable[Span]) -> int:
 
 
 def ideal_bytes(config: ModelConfig, storage: str, index: str, tokens: int) -> dict[str, int]:
-    """Least bytes of one sequence by layer type, windows included, state and padding not (reference 5.9)."""
+    """Least bytes of one sequence by layer type, windows included, state and padding not."""
     entry = main_row(storage, config.head_dim, config.rope_dim).nbytes
     key = index_row(index, config.index_dim).nbytes
     window = min(config.window, tokens) * entry
@@ -194,19 +205,19 @@ def ideal_bytes(config: ModelConfig, storage: str, index: str, tokens: int) -> d
 
 
 def v32_bytes(config: ModelConfig, tokens: int) -> int:
-    """Bytes of a V3.2-style bf16 cache (576 latent + 128 index channels a token) of as many layers (reference 5.9)."""
+    """Bytes of a V3.2-style bf16 cache (576 latent + 128 index channels a token) of as many layers."""
     return config.num_layers * tokens * (576 + 128) * 2
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)  # about 0.1 MB and 1 ms each for Pro
 def _tail_spans(g: CacheGeometry, tokens: int) -> tuple[Span, ...]:
     return _merge(span for region in g.tail_regions for span in _live(g, region, tokens))
 
 
 def _live(g: CacheGeometry, region: Region, n: int) -> Iterator[Span]:
-    """Spans of one tail region that a sequence of n tokens still needs (reference 2.7)."""
+    """Spans of one tail region that a sequence of n tokens still needs."""
     if region.kind == "residual":
-        yield from region.spans(0, 1)
+        yield from region.spans(0, min(n, 1))
     elif region.kind == "raw":
         yield from _ring(region, max(0, n - g.config.window), n)
     elif region.layer in g.config.layers_of(C128):
@@ -218,14 +229,17 @@ def _live(g: CacheGeometry, region: Region, n: int) -> Iterator[Span]:
 
 
 def _ring(region: Region, start: int, end: int, prefix: int | None = None) -> Iterator[Span]:
-    while start < end:
-        row = start % region.rows
-        n = min(end - start, region.rows - row)
-        yield from region.spans(row, n, prefix)
-        start += n
+    """Rows of positions start .. end-1: one part of all of them, then the next, wherever the ring wraps."""
+    for part in range(len(region.row.parts)):
+        position = start
+        while position < end:
+            row = position % region.rows
+            n = min(end - position, region.rows - row)
+            yield from region.part_spans(part, row, n, prefix)
+            position += n
 
 
-def _place(wanted: list[tuple[str, int, int, RowFormat, int, int]]) -> tuple[Region, ...]:
+def _place(wanted: list[_Wanted]) -> tuple[Region, ...]:
     regions, offset = [], 0
     for kind, layer, rows, row, page_rows, page_bytes in wanted:
         offset = _round_up(offset, ALIGN)

@@ -1,4 +1,7 @@
-"""How the tokens of a request are drawn. A draw depends on these, the prompt's ids and the output's ids so far: nothing else."""
+"""How the tokens of a request are drawn.
+
+A draw depends on these, the prompt's ids and the output's ids so far: nothing else.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +11,7 @@ from v4_core.v1 import worker_pb2 as pb
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters of one request; ranges are checked where a user's values enter (the router's API)."""
+    """Sampling parameters of one request; ranges are checked where a user's values enter, in the router."""
 
     temperature: float = 1.0  # 0 = greedy
     top_k: int = 0  # 0 = off

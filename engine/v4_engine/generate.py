@@ -1,4 +1,4 @@
-"""Offline generation: one engine, both roles in one, no network. The truth that a deployment's answers are compared with."""
+"""Offline generation: one engine, both roles in one, no network: what a deployment's answers are compared with."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Hyper-connections (reference 2.2): the M residual streams collapse into a sublayer's input; its output is mixed back in."""
+"""Hyper-connections (reference 2.2): M residual streams collapse into a sublayer's input; its output is mixed in."""
 
 from torch import Tensor
 

@@ -39,7 +39,8 @@ class Drawn:
 
 def uniform(seed: int, choice: int, position: int) -> float:
     """The one random number of a draw, in [0, 1) with 53 bits."""
-    generator = np.random.Philox(key=[seed % 2**64, 0], counter=[position, choice, 0, 0])
+    key = np.array([seed % 2**64, 0], dtype=np.uint64)
+    generator = np.random.Philox(key=key, counter=np.array([position, choice, 0, 0], dtype=np.uint64))
     return int(generator.random_raw() >> 11) * 2.0**-53
 
 

@@ -6,80 +6,27 @@ Health says SERVING once the weights are loaded and one token was generated, and
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
 
-import grpc
-import grpc.aio
 import torch
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 
-from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling
 from v4_core.settings import parse_bytes
-from v4_core.v1 import worker_pb2 as pb
-from v4_core.v1 import worker_pb2_grpc as pb_grpc
 from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.sequence import Request
-from v4_kvtransfer.provider import TransferService
+from v4_kvtransfer.heap import keep_large_buffers
 from v4_worker.config import WorkerConfig
-from v4_worker.stream import RouterStream
+from v4_worker.errors import WorkerError
+from v4_worker.server import WorkerServer
 from v4_worker.worker import LegKinds, Worker
 
 log = logging.getLogger("v4serve.worker")
 
-_SERVER_OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.max_receive_message_length", 64 << 20),  # a 1M-token prompt is 4 MiB of ids, and 4 MiB is gRPC's limit
-    ("grpc.so_reuseport", 0),  # a taken port is an error, not a second owner
-)
-_SWEEP_SECONDS = 0.5
 _STOP_SECONDS = 2.0
 
 
-class WorkerService(pb_grpc.WorkerServicer):
-    """Serve and Describe over one Worker."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    async def Describe(self, request: pb.DescribeRequest, context: object) -> pb.WorkerInfo:
-        """What routers must know before they send anything."""
-        return self._worker.info()
-
-    async def Serve(
-        self, request_iterator: AsyncIterator[pb.ToWorker], context: object
-    ) -> AsyncIterator[pb.FromWorker]:
-        """One router's stream, until either side ends it."""
-        worker, stream = self._worker, RouterStream()
-        worker.streams.add(stream)
-        stream.flush(worker.info().load)
-        reader = asyncio.create_task(self._read(request_iterator, stream))
-        try:
-            while not reader.done():
-                message = asyncio.create_task(stream.next())
-                await asyncio.wait({message, reader}, return_when=asyncio.FIRST_COMPLETED)
-                if not message.done():
-                    message.cancel()
-                    break
-                yield message.result()
-        finally:
-            reader.cancel()
-            worker.lost(stream)
-
-    async def _read(self, messages: AsyncIterator[pb.ToWorker], stream: RouterStream) -> None:
-        async for message in messages:
-            if message.HasField("start"):
-                self._worker.start(message.start, stream)
-            elif message.HasField("cancel"):
-                self._worker.cancel(message.cancel.request, message.cancel.attempt)
-
-
 def run(config: WorkerConfig, role: str, kinds: LegKinds) -> None:
-    """Run one worker until a signal or a fatal error ends it. Raises ConfigError, RuntimeError."""
+    """Run one worker until a signal or a fatal error ends it. Raises ConfigError, WorkerError."""
     asyncio.run(_Process(config, role, kinds).run())
 
 
@@ -91,6 +38,7 @@ class _Process:
         self._fatal: BaseException | None = None
 
     async def run(self) -> None:
+        keep_large_buffers()
         config = self._config
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -101,24 +49,14 @@ class _Process:
         if loaded is None:
             return
         worker = Worker(config, self._role, loaded, self._kinds, self._failed)
-        health = HealthServicer()
-        server = grpc.aio.server(options=_SERVER_OPTIONS)
-        health_pb2_grpc.add_HealthServicer_to_server(health, server)
-        pb_grpc.add_WorkerServicer_to_server(WorkerService(worker), server)
-        TransferService(worker.memory, worker.leases, worker.fingerprint).add_to(server)
-        port = _bind(server, config)
-        await server.start()
-        await health.set("", health_pb2.HealthCheckResponse.SERVING)
-        log.info("%s worker ready on %s:%d, fingerprint %s", self._role, config.host, port, worker.fingerprint[:16])
-        sweep = asyncio.create_task(worker.leases.sweep(_SWEEP_SECONDS))
+        server = await WorkerServer.start(worker, config.host, config.port)
+        log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint[:16])
         await self._stop.wait()
-        await health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        await server.not_serving()
         await self._drain(worker)
-        sweep.cancel()
         await server.stop(_STOP_SECONDS)
-        await worker.close()
         if self._fatal is not None:
-            raise RuntimeError("the engine failed; its state cannot be trusted") from self._fatal
+            raise WorkerError("the engine failed and its state cannot be trusted: see the log above") from self._fatal
 
     def _load(self) -> Loaded:
         config, memory = self._config, self._config.memory
@@ -176,13 +114,6 @@ class _Progress:
         if tenth > self._shown:
             self._shown = tenth
             log.info("loading %s: %d %% of %.1f MB", self._name, 10 * tenth, total / 1e6)
-
-
-def _bind(server: grpc.aio.Server, config: WorkerConfig) -> int:
-    with suppress(RuntimeError):
-        if port := server.add_insecure_port(f"{config.host}:{config.port}"):
-            return port
-    raise ConfigError(f"cannot listen on {config.host}:{config.port}: the port is taken or not ours; choose another")
 
 
 def _warm_up(loaded: Loaded) -> None:

@@ -1,4 +1,4 @@
-"""CPU versions of the operators that torch spends on overhead: loops compiled by numba, equal to reference.py but for rounding.
+"""CPU versions of operators that torch spends on overhead: loops compiled by numba, equal but for rounding.
 
 A decode step of a small batch is hundreds of operators on a few numbers each (Sinkhorn alone is 117 per sublayer); one
 compiled loop does the work of many. fp32 and fp64 only. Compiled once per machine and cached beside this file.

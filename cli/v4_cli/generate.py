@@ -1,0 +1,160 @@
+"""`v4serve generate`: one engine, both roles in one, no network: text in, text out."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from v4_cli.errors import needs
+from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, Json
+from v4_cli.output import print_json
+from v4_cli.topology import demo_model
+from v4_core.blocks import unpack_ids
+from v4_core.errors import ConfigError
+from v4_core.sampling import Sampling
+from v4_core.settings import load
+
+if TYPE_CHECKING:
+    from v4_engine.loading import Loaded
+
+
+@dataclass(frozen=True)
+class GenerateConfig:
+    """What is asked."""
+
+    prompt: str  # raw text, in which the model's special tokens are recognised
+    model: Path = field(default_factory=demo_model)
+    max_tokens: int = 128
+    temperature: float = 1.0  # 0 = greedy
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None  # None = another one each time
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: str = "auto"
+    format: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {self.max_tokens}: ask for at least one token")
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1 or self.top_k < 0:
+            raise ConfigError("temperature and top_k must not be negative, top_p and min_p must be within 0..1")
+        if self.seed is not None and not 0 <= self.seed < 2**64:
+            raise ConfigError("seed must be within 0..2^64-1")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token as it was drawn; `text` are the characters that it completes."""
+
+    token: int
+    text: str
+    finish: Literal["stop", "length"] | None
+
+
+def generate(
+    *,
+    prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
+    model: Checkpoint = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens to draw at most. (default: 128)")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 draws the likeliest. (default: 1)")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from this many likeliest; 0: all. (default: 0)")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from this share of probability. (default: 1)")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Least probability against the likeliest's. (default: 0)")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text. (default: another each time)")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    format: Format = None,  # noqa: A002
+    config: ConfigFile = None,
+    json: Json = False,
+) -> None:
+    """Continue a text on this machine, without a server."""
+    flags = {
+        "prompt": prompt,
+        "model": model,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+        "format": format,
+    }
+    wanted = load(GenerateConfig, config, flags)
+    seed = secrets.randbits(64) if wanted.seed is None else wanted.seed
+    started = time.monotonic()
+    pieces = []
+    for piece in _pieces(wanted, seed):
+        pieces.append(piece)
+        if not json:
+            print(piece.text, end="", flush=True)
+    if json:
+        print_json(
+            {
+                "text": "".join(piece.text for piece in pieces),
+                "token_ids": [piece.token for piece in pieces],
+                "finish_reason": pieces[-1].finish,
+                "seed": seed,
+                "seconds": time.monotonic() - started,
+            }
+        )
+    else:
+        print()
+
+
+def _pieces(wanted: GenerateConfig, seed: int) -> Iterator[Piece]:
+    """Tokens as they are drawn. Raises ConfigError on an unusable model, CapacityError on a prompt too long for it."""
+    with needs("local"):
+        from v4_engine.generate import generate as run  # noqa: PLC0415
+        from v4_engine.sequence import Request  # noqa: PLC0415
+        from v4_router.detokenizer import Detokenizer  # noqa: PLC0415
+        from v4_router.tokenizer import Tokenizer  # noqa: PLC0415
+    tokenizer = Tokenizer(wanted.model, cache_bytes=0)
+    ids = unpack_ids(asyncio.run(tokenizer.encode_raw(wanted.prompt)))
+    tokenizer.close()
+    engine = _load(wanted).engine
+    request = Request(
+        ("generate", 0),
+        "whole",
+        ids,
+        max_tokens=wanted.max_tokens,
+        stop_ids=frozenset({engine.config.eos_token_id}),
+        sampling=Sampling(
+            temperature=wanted.temperature,
+            top_k=wanted.top_k,
+            top_p=wanted.top_p,
+            min_p=wanted.min_p,
+            seed=seed,
+        ),
+    )
+    detokenizer = Detokenizer(tokenizer.token_bytes)
+    for token in run(engine, [request]):
+        text = detokenizer.push(token.drawn.id)
+        yield Piece(token.drawn.id, text + (detokenizer.flush() if token.finish else ""), token.finish)
+
+
+def _load(wanted: GenerateConfig) -> "Loaded":
+    from v4_engine.loading import EngineOptions, load_engine  # noqa: PLC0415
+
+    options = EngineOptions(device=wanted.device, dtype=wanted.dtype, format=wanted.format, max_sequences=1)
+    with _progress() as progress:
+        task = progress.add_task(f"loading {wanted.model.name}", total=None)
+        return load_engine(
+            wanted.model, options, lambda done, total: progress.update(task, completed=done, total=total)
+        )
+
+
+def _progress() -> Progress:
+    """A bar on a terminal's stderr that leaves nothing behind."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=False))
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

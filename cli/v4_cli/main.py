@@ -1,0 +1,61 @@
+"""The `v4serve` command: one sub-command a module, one place where errors become exit codes.
+
+Commands import what they run only when they run: `plan` and `router` work without torch, `--help` works at once.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from v4_cli.demo import demo
+from v4_cli.errors import OK, USAGE, exit_code
+from v4_cli.generate import generate
+from v4_cli.local import local
+from v4_cli.plan import plan
+from v4_cli.router import router
+from v4_cli.workers import decode, prefill
+from v4_core.errors import V4Error
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Serve DeepSeek V4 from separate prefill and decode workers behind one OpenAI-compatible address.",
+    epilog="Exit codes: 0 done or stopped as asked, 1 failed, 2 wrong flag, setting or model.",
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Keeps sub-commands even where there is one only."""
+
+
+app.command()(local)
+app.command()(demo)
+app.command()(generate)
+app.command()(plan)
+app.command()(router)
+app.command("prefill")(prefill)
+app.command("decode")(decode)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code. Errors that a user can act on become one line on stderr."""
+    try:
+        code = app(args=list(arguments) or ["--help"], standalone_mode=False, prog_name="v4serve")
+    except typer.TyperException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return USAGE
+    except V4Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return exit_code(error)
+    return code if isinstance(code, int) else OK
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

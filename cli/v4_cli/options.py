@@ -1,0 +1,21 @@
+"""Flags that several commands share. A flag that is not given is None: the file, then the dataclass, decides."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="YAML file with these and further settings; flags override it.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Checkpoint = Annotated[
+    Path | None, typer.Option("--model", help="Folder of a checkpoint. (default: the model shipped with v4serve)")
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"] | None, typer.Option("--device", help="Where to compute. (default: auto)")
+]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="Type to compute in. (default: auto, the checkpoint's own)")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="How the cache is stored. (default: auto, the checkpoint's own type)")
+]

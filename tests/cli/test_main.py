@@ -1,0 +1,102 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.core.tiny import DEEPSEEK
+from v4_cli.errors import DeploymentError, exit_code, needs
+from v4_cli.main import run
+from v4_core.errors import ConfigError, GeometryError, RequestError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plam"], "No such command 'plam'. Did you mean 'plan'?"),
+        (["plan", "--modl", "x"], "No such option: --modl"),
+        (["plan", "--format", "int8"], "Invalid value for '--format'"),
+        (["plan"], "missing: model, context"),
+        (["plan", "--model", "flush", "--context", "1"], "'flush' is neither a profile"),
+        (["plan", "--model", "pro", "--context", "1", "--memory", "much"], "memory: 'much' is no size"),
+        (["plan", "--config", "none.yaml"], "none.yaml: cannot be read"),
+        (["local", "--model", "nowhere"], "nowhere does not exist"),
+        (["local", "--model", "m", "--decode", "0"], "at least one decode worker"),
+        (["demo", "--model", "nowhere"], "nowhere does not exist"),
+        (["prefill"], "missing: model"),
+        (["decode", "--model", "m", "--port", "70000"], "port must be within 0..65535"),
+        (["decode", "--model", "m", "--format", "int8"], "format must be auto or one of"),
+        (["router"], "missing: model_path, served_name, prefill, decode"),
+        (
+            ["router", "--model", "m", "--served-name", "v4", "--prefill", "x", "--decode", "a:1"],
+            "'x' is not host:port",
+        ),
+        (["generate", "--model", "m"], "missing: prompt"),
+        (["generate", "--model", "m", "--prompt", "x", "--max-tokens", "0"], "ask for at least one token"),
+        (["generate", "--model", "m", "--prompt", "x", "--top-p", "2"], "top_p and min_p must be within 0..1"),
+        (["generate", "--model", "m", "--prompt", "x", "--seed", "-1"], "seed must be within"),
+    ],
+)
+def test_what_a_user_got_wrong_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_an_unknown_key_of_a_file_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, key, near in (("plan", "contxt", "context"), ("local", "prefil", "prefill")):
+        file = tmp_path / f"{command}.yaml"
+        file.write_text(f"{key}: 1")
+        assert run([command, "--config", str(file)]) == 2
+        assert capsys.readouterr().err == f"error: {file}: unknown setting {key!r}: did you mean {near!r}?\n"
+
+
+def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    overview = capsys.readouterr().out
+    assert "Exit codes" in overview
+    for command in ("local", "demo", "generate", "plan", "router", "prefill", "decode"):
+        assert command in overview
+        assert run([command, "--help"]) == 0
+        assert "--config" in capsys.readouterr().out
+
+
+def test_exit_codes() -> None:
+    codes = {ConfigError: 2, GeometryError: 2, RequestError: 1, DeploymentError: 1}
+    assert {kind: exit_code(kind("x")) for kind in codes} == codes
+
+
+def test_a_missing_package_is_told_with_the_extra_that_brings_it() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"needs the package 'torch': pip install 'v4serve\[worker\]'"),
+        needs("worker"),
+    ):
+        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+    with pytest.raises(ModuleNotFoundError), needs("worker"):
+        raise ModuleNotFoundError("No module named 'v4_engine.x'", name="v4_engine.x")
+
+
+def test_the_module_runs_as_a_program_and_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK))
+    code = (
+        "import sys; sys.modules['torch'] = None; import v4_cli.main as m; "
+        "sys.argv[1:] = ['plan', '--model', 'pro', '--context', '8']; m.main()"
+    )
+    without_torch = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (without_torch.returncode, without_torch.stderr) == (0, "")
+    wrong = subprocess.run(
+        [sys.executable, "-m", "v4_cli.main", "plan", "--model", str(tmp_path), "--context", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "40"},
+    )
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == "error: context is 0: give at least one token\n"

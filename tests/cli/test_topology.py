@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+
+from v4_cli.topology import LocalConfig, Process, lost_role, processes, served_name, threads_per_worker
+from v4_core.errors import ConfigError
+
+
+def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
+    config = LocalConfig(Path("/models/v4"), prefill=2, decode=3, device="cpu", worker={"slots": 9, "dtype": "fp64"})
+    all_of_them = processes(config, 8000, [1, 2, 3, 4, 5])
+    assert [one.name for one in all_of_them] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2", "router"]
+    assert [one.role for one in all_of_them] == ["prefill"] * 2 + ["decode"] * 3 + ["router"]
+    assert all_of_them[3].settings == {
+        "model": "/models/v4",
+        "host": "127.0.0.1",
+        "port": 4,
+        "device": "cpu",
+        "dtype": "fp64",
+        "format": "auto",
+        "slots": 9,
+    }
+    assert all_of_them[-1].settings == {
+        "model_path": "/models/v4",
+        "served_name": "v4",
+        "host": "127.0.0.1",
+        "port": 8000,
+        "prefill": ["127.0.0.1:1", "127.0.0.1:2"],
+        "decode": ["127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:5"],
+    }
+
+
+def test_decode_alone() -> None:
+    *workers, router = processes(LocalConfig(Path("m"), prefill=0), 1, [2])
+    assert [one.name for one in workers] == ["decode-0"]
+    assert router.settings["prefill"] == []
+
+
+def test_the_served_name_is_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert served_name(Path(".")) == tmp_path.name
+
+
+@pytest.mark.parametrize(("cpus", "workers", "threads"), [(2, 2, 1), (1, 4, 1), (16, 4, 4), (15, 4, 3)])
+def test_threads(cpus: int, workers: int, threads: int) -> None:
+    assert threads_per_worker(cpus, workers) == threads
+
+
+def test_which_deaths_are_survived() -> None:
+    *workers, router = processes(LocalConfig(Path("m"), prefill=1, decode=2), 1, [2, 3, 4])
+    prefill, decode, _ = workers
+
+    def without(*dead: Process) -> str | None:
+        started = [*workers, router]
+        return lost_role(started, [one for one in started if one not in dead])
+
+    assert without() is None
+    assert without(decode) is None
+    assert without(prefill) == "prefill"
+    assert without(*workers[1:]) == "decode"
+    assert without(router) == "router"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decode": 0}, "at least one decode worker"),
+        ({"prefill": -1}, "no negative number of prefill workers"),
+        ({"port": 65536}, "port is 65536"),
+        ({"start_timeout_seconds": 0.0}, "must be greater than 0"),
+    ],
+)
+def test_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LocalConfig(Path("m"), **changes)  # type: ignore[arg-type]

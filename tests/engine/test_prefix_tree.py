@@ -1,0 +1,170 @@
+"""The prefix tree and its pool: books that always add up, and an eviction order that is the written one."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from v4_engine.pool import SlotPool
+
+CHECKPOINT = 2
+
+
+def chain(*parts: int) -> list[bytes]:
+    """Names of a chain whose blocks hold these contents."""
+    return [bytes(parts[: i + 1]) for i in range(len(parts))]
+
+
+def grow(pool: SlotPool, names: list[bytes]) -> None:
+    """Complete these blocks, as a sequence that then ends."""
+    depth = pool.tree.match(names)
+    pool.tree.acquire(names[:depth])
+    for i in range(depth, len(names)):
+        slots = pool.take(1)
+        assert slots is not None
+        pool.tree.insert(names[i - 1] if i else None, names[i], slots[0])
+    pool.tree.release(names)
+
+
+def save(pool: SlotPool, name: bytes) -> None:
+    """Give a block a checkpoint."""
+    slots = pool.take(CHECKPOINT)
+    assert slots is not None
+    pool.tree.set_checkpoint(name, slots)
+
+
+def test_order_of_eviction() -> None:
+    pool = SlotPool(20)
+    long, other = chain(1, 2, 3), chain(8, 9)
+    grow(pool, long)
+    save(pool, long[0])
+    grow(pool, other)
+    save(pool, other[1])
+    gone: list[str] = []
+    while pool.tree.nodes:
+        before = {name: node.checkpoint for name, node in pool.tree.nodes.items()}
+        freed = pool.tree.evict()
+        pool.give(freed)
+        for name, checkpoint in before.items():
+            if name not in pool.tree.nodes:
+                gone.append(f"block {name.hex()}")
+            elif checkpoint and pool.tree.nodes[name].checkpoint is None:
+                gone.append(f"checkpoint {name.hex()}")
+    assert gone == [
+        "block 010203",  # behind the last checkpoint, deepest first
+        "block 0102",
+        "checkpoint 01",  # least recently used of the leaves' checkpoints
+        "block 01",
+        "checkpoint 0809",
+        "block 0809",
+        "block 08",
+    ]
+    pool.check_integrity([])
+
+
+def test_a_referenced_block_stays_and_its_checkpoint_may_go() -> None:
+    pool = SlotPool(5)
+    names = chain(1, 2)
+    grow(pool, names)
+    save(pool, names[1])
+    pool.tree.acquire(names)
+    assert pool.available == 3
+    assert pool.take(4) is None
+    taken = pool.take(3)
+    assert taken is not None
+    assert pool.tree.nodes[names[1]].checkpoint is None
+    pool.give(taken)
+    pool.tree.release(names)
+    pool.check_integrity([])
+
+
+def test_a_checkpoint_that_is_about_to_be_read_is_kept() -> None:
+    pool = SlotPool(4)
+    names = chain(1)
+    grow(pool, names)
+    save(pool, names[0])
+    pool.tree.acquire(names)
+    node = pool.tree.nodes[names[0]]
+    assert pool.take(3, node) is None
+    assert pool.take(1, node) is not None
+    assert node.checkpoint is not None
+
+
+class Machine(RuleBasedStateMachine):
+    """Sequences come, complete blocks, fork off, save checkpoints and leave; slots are scarce."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = SlotPool(24)
+        self.running: list[tuple[list[bytes], list[int]]] = []
+
+    @rule(parts=st.lists(st.integers(0, 2), min_size=1, max_size=6))
+    def start(self, parts: list[int]) -> None:
+        """A sequence shares what is there and owns slots for the rest."""
+        names = chain(*parts)
+        tree = self.pool.tree
+        depth = tree.match(names)
+        saved = tree.resumable(names, depth)
+        tree.acquire(names[:depth])
+        keep = tree.nodes[names[saved - 1]] if saved else None
+        had = keep.checkpoint if keep else None
+        slots = self.pool.take(len(names) - depth, keep)
+        if slots is None:
+            tree.release(names[:depth])
+            return
+        if keep is not None:
+            assert keep.checkpoint == had
+        self.running.append((names, list(slots)))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        """The next block of a sequence gets its name, or gives way to the one that has it."""
+        names, slots = data.draw(st.sampled_from(self.running))
+        if not slots:
+            return
+        at = len(names) - len(slots)
+        slot = slots.pop(0)
+        if names[at] in self.pool.tree.nodes:
+            self.pool.tree.acquire([names[at]])
+            self.pool.give([slot])
+        else:
+            self.pool.tree.insert(names[at - 1] if at else None, names[at], slot)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def checkpoint(self, data: st.DataObject) -> None:
+        """A sequence saves its state at the last block that it completed."""
+        names, slots = data.draw(st.sampled_from(self.running))
+        done = len(names) - len(slots)
+        if done and self.pool.tree.nodes[names[done - 1]].checkpoint is None:
+            taken = self.pool.take(CHECKPOINT)
+            if taken is not None:
+                self.pool.tree.set_checkpoint(names[done - 1], taken)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        """A sequence ends."""
+        at = data.draw(st.integers(0, len(self.running) - 1))
+        names, slots = self.running.pop(at)
+        self.pool.tree.release(names[: len(names) - len(slots)])
+        self.pool.give(slots)
+
+    @invariant()
+    def books_add_up(self) -> None:
+        """Every slot is in one place, and a running sequence's blocks are all there."""
+        self.pool.check_integrity([slot for _, slots in self.running for slot in slots])
+        for names, slots in self.running:
+            assert self.pool.tree.match(names[: len(names) - len(slots)]) == len(names) - len(slots)
+
+    def teardown(self) -> None:
+        """With nobody left, everything can be had."""
+        for names, slots in self.running:
+            self.pool.tree.release(names[: len(names) - len(slots)])
+            self.pool.give(slots)
+        assert self.pool.take(24) is not None
+        self.pool.check_integrity(range(24))
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

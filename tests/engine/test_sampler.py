@@ -1,0 +1,108 @@
+"""Draws: a function of parameters, ids and choice; the distribution that was asked for; filters against plain Python."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from v4_core.sampling import Sampling
+from v4_engine.sampler import Draw, sample, uniform
+
+
+FIXED = [0.3035680343067586, 0.28524485850336523]
+
+
+def draw(
+    logits: list[float], sampling: Sampling, ids: list[int] | None = None, prompt: int = 0, choice: int = 0
+) -> int:
+    """One token."""
+    return sample(torch.tensor([logits]), [Draw(sampling, ids or [], prompt, choice)])[0].id
+
+
+def test_uniform_is_fixed_for_ever() -> None:
+    """These values are part of the contract: a continuation elsewhere, or by a later version, draws the same."""
+    assert [uniform(1, 0, 0), uniform(2**64 - 1, 3, 1_000_000)] == FIXED
+    assert len({uniform(s, c, p) for s in range(5) for c in range(5) for p in range(5)}) == 125
+    values = [uniform(7, 0, p) for p in range(4000)]
+    assert all(0 <= v < 1 for v in values)
+    assert abs(sum(values) / len(values) - 0.5) < 0.02
+
+
+def test_draws_follow_the_softmax() -> None:
+    logits = [0.0, 1.0, 2.0]
+    total = sum(math.exp(x) for x in logits)
+    counts = Counter(draw(logits, Sampling(seed=3), [0] * p) for p in range(3000))
+    for token, logit in enumerate(logits):
+        assert abs(counts[token] / 3000 - math.exp(logit) / total) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("sampling", "allowed"),
+    [
+        (Sampling(top_k=1), {3}),
+        (Sampling(top_k=2), {2, 3}),
+        (Sampling(top_p=0.5), {3}),
+        (Sampling(top_p=0.85), {2, 3}),
+        (Sampling(top_p=0.9), {1, 2, 3}),
+        (Sampling(min_p=0.3), {2, 3}),
+        (Sampling(temperature=0.0), {3}),
+        (Sampling(logit_bias={0: 100.0}), {0}),
+        (Sampling(temperature=1e-6), {3}),
+    ],
+)
+def test_filters(sampling: Sampling, allowed: set[int]) -> None:
+    seen = {draw([0.0, 1.0, 2.0, 3.0], sampling, [0] * p) for p in range(300)}
+    assert seen == allowed
+
+
+def test_penalties_see_output_or_everything() -> None:
+    logits = [1.0, 0.9, -1.0]
+    greedy = Sampling(temperature=0.0)
+    assert draw(logits, greedy, [0, 0], prompt=2) == 0
+    assert draw(logits, Sampling(temperature=0.0, presence_penalty=0.5), [0, 0], prompt=2) == 0, "prompt does not count"
+    assert draw(logits, Sampling(temperature=0.0, presence_penalty=0.5), [0, 0], prompt=1) == 1
+    assert draw(logits, Sampling(temperature=0.0, frequency_penalty=0.06), [9 % 3, 0, 0], prompt=1) == 1
+    assert draw(logits, Sampling(temperature=0.0, repetition_penalty=2.0), [0], prompt=1) == 1, "prompt counts"
+
+
+def test_ties_go_to_the_lower_id() -> None:
+    assert draw([1.0, 2.0, 2.0], Sampling(temperature=0.0)) == 1
+    assert {draw([1.0, 2.0, 2.0], Sampling(top_k=1), [0] * p) for p in range(50)} == {1}
+
+
+def test_logprobs_are_the_models_own() -> None:
+    sampling = Sampling(temperature=0.3, logit_bias={0: 50.0}, logprobs=2)
+    drawn = sample(torch.tensor([[1.0, 2.0, 3.0]]), [Draw(sampling, [], 0, 0)])[0]
+    expected = torch.tensor([1.0, 2.0, 3.0]).log_softmax(0).tolist()
+    assert drawn.id == 0
+    assert drawn.logprob == pytest.approx(expected[0])
+    assert [i for i, _ in drawn.top] == [2, 1]
+    assert [v for _, v in drawn.top] == pytest.approx([expected[2], expected[1]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_row_does_not_depend_on_its_batch(data: st.DataObject) -> None:
+    vocab = 17
+    floats = st.floats(-5, 5, width=32)
+    rows = data.draw(st.lists(st.lists(floats, min_size=vocab, max_size=vocab), min_size=1, max_size=4))
+    draws = []
+    for _ in rows:
+        sampling = Sampling(
+            temperature=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
+            top_k=data.draw(st.sampled_from([0, 1, 5])),
+            top_p=data.draw(st.sampled_from([0.3, 1.0])),
+            min_p=data.draw(st.sampled_from([0.0, 0.1])),
+            seed=data.draw(st.integers(0, 2**64 - 1)),
+            repetition_penalty=data.draw(st.sampled_from([1.0, 1.3])),
+            logprobs=data.draw(st.sampled_from([None, 0, 3])),
+        )
+        ids = data.draw(st.lists(st.integers(0, vocab - 1), min_size=1, max_size=6))
+        draws.append(Draw(sampling, ids, 1, data.draw(st.integers(0, 3))))
+    together = sample(torch.tensor(rows), draws)
+    for row, one, out in zip(rows, draws, together, strict=True):
+        alone = sample(torch.tensor([row]), [one])[0]
+        assert (alone.id, alone.logprob is None, len(alone.top)) == (out.id, out.logprob is None, len(out.top))

@@ -1,0 +1,11 @@
+"""The worker's errors.
+
+V4Error (core)
+└── WorkerError    this process cannot go on; others take its requests over
+"""
+
+from v4_core.errors import V4Error
+
+
+class WorkerError(V4Error):
+    """This process cannot go on."""

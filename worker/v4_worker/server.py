@@ -1,0 +1,106 @@
+"""A worker's gRPC server: router streams, transfers, health. Knows how to start and stop it, not when."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+
+from v4_core.errors import ConfigError
+from v4_core.v1 import worker_pb2 as pb
+from v4_core.v1 import worker_pb2_grpc as pb_grpc
+from v4_kvtransfer.provider import TransferService
+from v4_worker.stream import RouterStream
+from v4_worker.worker import Worker
+
+_SERVER_OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_receive_message_length", 64 << 20),  # a 1M-token prompt is 4 MiB of ids, and 4 MiB is gRPC's limit
+    ("grpc.so_reuseport", 0),  # a taken port is an error, not a second owner
+)
+_SWEEP_SECONDS = 0.5
+
+
+class WorkerService(pb_grpc.WorkerServicer):
+    """Serve and Describe over one Worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def Describe(self, request: pb.DescribeRequest, context: object) -> pb.WorkerInfo:
+        """What routers must know before they send anything."""
+        return self._worker.info()
+
+    async def Serve(
+        self, request_iterator: AsyncIterator[pb.ToWorker], context: object
+    ) -> AsyncIterator[pb.FromWorker]:
+        """One router's stream, until either side ends it."""
+        worker, stream = self._worker, RouterStream()
+        worker.streams.add(stream)
+        stream.flush(worker.info().load)
+        reader = asyncio.create_task(self._read(request_iterator, stream))
+        try:
+            while not reader.done():
+                message = asyncio.create_task(stream.next())
+                await asyncio.wait({message, reader}, return_when=asyncio.FIRST_COMPLETED)
+                if not message.done():
+                    message.cancel()
+                    break
+                yield message.result()
+        finally:
+            reader.cancel()
+            worker.lost(stream)
+
+    async def _read(self, messages: AsyncIterator[pb.ToWorker], stream: RouterStream) -> None:
+        async for message in messages:
+            if message.HasField("start"):
+                self._worker.start(message.start, stream)
+            elif message.HasField("cancel"):
+                self._worker.cancel(message.cancel.request, message.cancel.attempt)
+
+
+class WorkerServer:
+    """A started server of one worker; SERVING until told otherwise."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._health = HealthServicer()
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._sweep: asyncio.Task[None] | None = None
+        self.address = ""
+
+    @classmethod
+    async def start(cls, worker: Worker, host: str, port: int) -> "WorkerServer":
+        """Listen and serve; port 0 takes a free one. Raises ConfigError if the address cannot be had."""
+        self = cls(worker)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        pb_grpc.add_WorkerServicer_to_server(WorkerService(worker), self._server)
+        TransferService(worker.memory, worker.leases, worker.fingerprint).add_to(self._server)
+        self.address = f"{host}:{_bind(self._server, host, port)}"
+        await self._server.start()
+        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        self._sweep = asyncio.create_task(worker.leases.sweep(_SWEEP_SECONDS))
+        return self
+
+    async def not_serving(self) -> None:
+        """Health says that nothing new should come."""
+        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def stop(self, grace: float | None) -> None:
+        """Cut all streams after `grace` seconds, end everything, stop the engine."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        await self._server.stop(grace)
+        await self._worker.close()
+
+
+def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
+    with suppress(RuntimeError):
+        if bound := server.add_insecure_port(f"{host}:{port}"):
+            return bound
+    raise ConfigError(f"cannot listen on {host}:{port}: the port is taken or not ours; choose another")
