@@ -17,7 +17,8 @@ def oracle(overrides: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
         from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
     config = DeepseekV4Config(**{k: v for k, v in (TINY | overrides).items() if k != "architectures"})
     config._attn_implementation = "eager"
-    model = DeepseekV4ForCausalLM(config).eval()
+    model: Any = DeepseekV4ForCausalLM(config)
+    model.eval()
     with torch.no_grad():
         for name, target in model.state_dict().items():
             for ours, view in _translate(name, target):

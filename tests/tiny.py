@@ -1,4 +1,4 @@
-"""A tiny random V4 model with every path active (reference 8.2), as a config dict, as tensors and as a checkpoint folder."""
+"""A tiny random V4 model with every path active (reference 8.2): config, tensors, checkpoint folder."""
 
 import json
 from pathlib import Path

@@ -104,9 +104,9 @@ class Run:
         return rows
 
 
-def alone(ids: Sequence[int], **kwargs: int) -> Run:
+def alone(ids: Sequence[int], max_tokens: int = 4) -> Run:
     """A fresh fp64 engine that runs one prompt in one shot."""
-    return Run(make_engine(chunk_tokens=16_384)).until_idle(request(ids, **kwargs))
+    return Run(make_engine(chunk_tokens=16_384)).until_idle(request(ids, max_tokens=max_tokens))
 
 
 def assert_same(left: torch.Tensor, right: torch.Tensor, tolerance: float = 1e-9) -> None:

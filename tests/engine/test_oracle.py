@@ -19,7 +19,7 @@ MARGIN = 1e-3
 
 
 def compare(engine: Engine, model: torch.nn.Module, ids: list[int], count: int, tolerance: float) -> None:
-    """Generate greedily; every step's log-probabilities and, above the margin, its token agree with one full forward."""
+    """Generate greedily: log-probabilities and, above the margin, tokens agree with one full forward."""
     vocab = engine.config.vocab_size
     sampling = Sampling(temperature=0.0, logprobs=vocab)
     run = Run(engine).until_idle(request(ids, max_tokens=count, sampling=sampling))

@@ -1,4 +1,4 @@
-"""Draws: a function of parameters, ids and choice; the distribution that was asked for; filters against plain Python."""
+"""Draws: a function of parameters, ids and choice; the distribution that was asked for; filters by table."""
 
 import math
 from collections import Counter

@@ -35,7 +35,7 @@ def test_transformers_names_give_the_same_tensors(tmp_path: Path) -> None:
 def test_shards_by_index(tmp_path: Path) -> None:
     tensors = list(tiny_tensors(CONFIG).items())
     half = len(tensors) // 2
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i, part in enumerate((tensors[:half], tensors[half:])):
         save_file(dict(part), tmp_path / f"part-{i}.safetensors")
         weight_map |= {name: f"part-{i}.safetensors" for name, _ in part}
@@ -69,7 +69,7 @@ def test_draft_layers_are_left_out(tmp_path: Path) -> None:
 
 
 def test_damaged_and_absent_files(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="no \\*.safetensors"):
+    with pytest.raises(WeightsError, match=r"no \*\.safetensors"):
         weight_files(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors at all")
     with pytest.raises(WeightsError, match="no readable safetensors"):

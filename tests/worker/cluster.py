@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc
@@ -71,7 +71,7 @@ class Node:
         return cls(worker, await WorkerServer.start(worker, "127.0.0.1", 0))
 
     async def _read(self) -> None:
-        async def requests():  # type: ignore[no-untyped-def]
+        async def requests() -> AsyncIterator[pb.ToWorker]:
             while (message := await self._out.get()) is not None:
                 yield message
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc.aio
 import pytest
@@ -13,9 +14,9 @@ from v4_core.v1 import worker_pb2 as pb
 
 
 @asynccontextmanager
-async def pair(**settings: float) -> AsyncIterator[tuple[Node, Node]]:
+async def pair(lease_seconds: float = 30.0) -> AsyncIterator[tuple[Node, Node]]:
     """One prefill and one decode worker, empty at the end."""
-    prefill, decode = await Node.start("prefill", **settings), await Node.start("decode", **settings)
+    prefill, decode = [await Node.start(role, lease_seconds=lease_seconds) for role in ("prefill", "decode")]
     try:
         yield prefill, decode
         await prefill.empty()
@@ -23,6 +24,11 @@ async def pair(**settings: float) -> AsyncIterator[tuple[Node, Node]]:
     finally:
         await prefill.stop()
         await decode.stop()
+
+
+def complete(node: Node, name: str, count: int) -> bool:
+    """Whether a request has so many tokens."""
+    return len(node.tokens(request=name)) == count
 
 
 async def hand_over(prefill: Node, decode: Node, ids: list[int], **options: object) -> None:
@@ -62,7 +68,7 @@ async def test_the_second_request_pulls_only_what_is_new() -> None:
     async with pair() as (prefill, decode):
         for name in ("a", "b"):
             await hand_over(prefill, decode, prompt(700), name=name)
-            await until(lambda name=name: len(decode.tokens(request=name)) == 11)
+            await until(partial(complete, decode, name, 11))
         adopted = (await decode.event("adopted", "b")).adopted
         assert (adopted.blocks_pulled, adopted.blocks_local) == (0, 2)
         assert (await prefill.event("started", "b")).started.cached_tokens == 512
@@ -124,7 +130,7 @@ async def test_a_lost_router_frees_what_it_started() -> None:
     decode._reader.cancel()
     prefill._reader.cancel()
     for node in (prefill, decode):
-        await until(lambda node=node: node.worker.idle)
+        await until(partial(getattr, node.worker, "idle"))
         load = await node.worker.engine.call(lambda engine: engine.scheduler.tails_free)
         assert load == 6
     await prefill.stop()
@@ -218,7 +224,7 @@ async def test_what_cannot_be_done_is_said(message: pb.Start, reason: int, text:
 
 
 async def test_a_full_decode_worker_refuses_and_a_full_queue_too() -> None:
-    async with pair() as (prefill, decode):
+    async with pair() as (prefill, _):
         small = await Node.start("decode", make_engine(max_sequences=1, max_waiting=1))
         small.send(start(prompt(40), pb.WHOLE, "long", max_tokens=3000))
         await small.event("tokens", "long")

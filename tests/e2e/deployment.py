@@ -1,0 +1,58 @@
+"""A whole local deployment over a tiny random model in fp64, so that no rounding can choose another token."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.router.tokenizers import write_model
+from tests.tiny import tiny_checkpoint
+from v4_cli.local import LocalDeployment
+from v4_cli.topology import LocalConfig
+from v4_core.sampling import Sampling
+from v4_engine.engine import Engine
+from v4_engine.generate import output_ids
+from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.sequence import Request
+
+
+def model_folder(folder: Path) -> Path:
+    """Checkpoint and tokenizer."""
+    return write_model(tiny_checkpoint(folder / "tiny"))
+
+
+def local(model: Path, prefill: int = 1, decode: int = 1, **worker: Any) -> LocalDeployment:
+    """A deployment whose workers compute in fp64."""
+    settings = {"memory": "64MB", "threads": 1, "max_sequences": 40} | worker
+    return LocalDeployment(LocalConfig(model, prefill, decode, 0, "cpu", "fp64", "fp64", settings))
+
+
+def reference_engine(model: Path) -> Engine:
+    """The same model offline."""
+    options = EngineOptions(device="cpu", dtype="fp64", cache_bytes=64 << 20, max_sequences=8)
+    return load_engine(model, options).engine
+
+
+def reference(engine: Engine, ids: list[int], max_tokens: int, sampling: Sampling, n: int = 1) -> list[list[int]]:
+    """Offline output of every choice, stopping at end-of-sequence."""
+    stop = frozenset({engine.config.eos_token_id})
+    request = Request(("offline", 0), "whole", ids, n=n, max_tokens=max_tokens, sampling=sampling, stop_ids=stop)
+    return [list(output) for output in output_ids(engine, request)]
+
+
+async def held(url: str) -> dict[str, float]:
+    """Sums over all workers of what is in use."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"{url}/metrics")).text
+    sums: dict[str, float] = {}
+    for line in text.splitlines():
+        for name in ("blocks_used", "tails_used", "leases", "running", "waiting"):
+            if line.startswith(f"v4serve_worker_{name}{{"):
+                sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
+    return sums
+
+
+def dumps(value: object) -> str:
+    """For messages of assertions."""
+    return json.dumps(value, sort_keys=True)

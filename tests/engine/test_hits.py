@@ -1,0 +1,50 @@
+"""How much of a prompt is cached: exactly what was promised, for every length."""
+
+import pytest
+import torch
+
+from tests.engine.harness import Run, make_engine, prompt, request
+from tests.tiny import tiny_config
+from v4_core.sampling import Sampling
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def test_the_same_prompt_again_hits_all_its_complete_blocks_for_every_length() -> None:
+    """Prompts of 1..1024 tokens on one engine: each length has its own first token, so that nothing else is shared."""
+    config = tiny_config(compress_ratios=[4, 128], num_hidden_layers=2, vocab_size=2048, hc_sinkhorn_iters=2)
+    engine = make_engine(config, "fp32", "fp32", slots=64, max_model_len=2048, chunk_tokens=2048)
+    for n in range(1, 1025):
+        ids = [2 + n, *prompt(n - 1)]
+        first = Run(engine).until_idle(request(ids, max_tokens=1, sampling=GREEDY))
+        again = Run(engine).until_idle(request(ids, max_tokens=1, sampling=GREEDY))
+        assert first.cached["r", 0] == 0
+        assert again.cached["r", 0] == 256 * ((n - 1) // 256)
+
+
+@pytest.mark.parametrize("output", [1, 255, 256, 300])
+def test_a_conversation_goes_on_from_its_rolling_checkpoint(output: int) -> None:
+    engine = make_engine(compute="fp32", storage="fp32")
+    ids = prompt(300)
+    turn = Run(engine).until_idle(request(ids, max_tokens=output, sampling=GREEDY))
+    longer = ids + turn.ids() + prompt(40, seed=3)
+    again = Run(engine).until_idle(request(longer, max_tokens=1, sampling=GREEDY))
+    computed = len(ids) + output - 1  # the last token was drawn, not run
+    assert again.cached["r", 0] == 256 * (computed // 256)
+
+
+def test_tenants_do_not_share() -> None:
+    engine = make_engine(compute="fp32", storage="fp32")
+    for salt in (b"one", b"two"):
+        r = request(prompt(600), max_tokens=1, sampling=GREEDY)
+        run = Run(engine).until_idle(type(r)(**{**vars(r), "salt": salt}))
+        assert run.cached["r", 0] == 0
+
+
+def test_checkpoints_every_so_many_blocks_if_set() -> None:
+    engine = make_engine(compute="fp32", storage="fp32", checkpoint_every=2, chunk_tokens=4096, scratch_tails=1)
+    Run(engine).until_idle(request(prompt(2000), max_tokens=1, sampling=GREEDY))
+    shorter = prompt(2000)[:1300] + prompt(30, seed=8)
+    run = Run(engine).until_idle(request(shorter, max_tokens=1, sampling=GREEDY))
+    assert run.cached["r", 0] >= 1024
+    assert torch.isfinite(engine.memory.tail_array.float()).all()

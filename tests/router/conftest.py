@@ -1,0 +1,145 @@
+"""A router on a real port before fake workers on real ports."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.router.fake_worker import Caches, FakeWorker
+from tests.router.tokenizers import write_model
+from v4_router.app import build_app
+from v4_router.config import RouterConfig
+from v4_router.router import Router
+
+MODEL = "tiny"
+
+
+async def until(condition: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
+    """Poll until the condition holds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"not in time: {what}"
+        await asyncio.sleep(0.002)
+
+
+@dataclass
+class Deployment:
+    """One router with its workers."""
+
+    router: Router
+    url: str
+    prefill: list[FakeWorker]
+    decode: list[FakeWorker]
+    http: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+    workers: list[FakeWorker] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.workers = self.prefill + self.decode
+
+    async def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
+        """POST /v1/completions."""
+        headers = fields.pop("headers", None)
+        return await self.http.post("/v1/completions", json={"prompt": prompt, **fields}, headers=headers)
+
+    async def chat(self, messages: Any, **fields: Any) -> httpx.Response:
+        """POST /v1/chat/completions."""
+        headers = fields.pop("headers", None)
+        return await self.http.post("/v1/chat/completions", json={"messages": messages, **fields}, headers=headers)
+
+    async def wait_up(self) -> None:
+        """The router knows every worker."""
+        await until(lambda: all(link.up for link in self.router.fleet.links.values()), "workers up")
+
+    async def idle(self) -> None:
+        """No worker holds anything."""
+        await until(lambda: all(worker.idle for worker in self.workers), "workers idle")
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """Sum of the samples with these labels."""
+        text = (await self.http.get("/metrics")).text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+Deploy = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder whose chats are in chat mode."""
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@asynccontextmanager
+async def serving(router: Router) -> AsyncIterator[str]:
+    """The router's app on a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(
+            build_app(router), http="httptools", ws="none", lifespan="on", log_config=None, timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        await until(lambda: server.started or task.done(), "server started")
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
+
+
+@pytest.fixture
+async def deploy(model_path: Path) -> AsyncIterator[Deploy]:
+    """Starts a deployment; `ready=False` does not wait for the workers."""
+    async with AsyncExitStack() as stack:
+
+        async def start(prefill: int = 1, decode: int = 1, *, ready: bool = True, **settings: Any) -> Deployment:
+            caches = Caches()
+            workers = {
+                role: [await FakeWorker(role, caches).start() for _ in range(number)]
+                for role, number in (("prefill", prefill), ("decode", decode))
+            }
+            for worker in (*workers["prefill"], *workers["decode"]):
+                stack.push_async_callback(worker.kill)
+            config = RouterConfig(
+                **{
+                    "model_path": model_path,
+                    "served_name": MODEL,
+                    "prefill": tuple(w.address for w in workers["prefill"]),
+                    "decode": tuple(w.address for w in workers["decode"]),
+                    **settings,
+                }
+            )
+            router = Router(config)
+            url = await stack.enter_async_context(serving(router))
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30, trust_env=False))
+            client = openai.AsyncOpenAI(
+                base_url=f"{url}/v1",
+                api_key="none",
+                max_retries=0,
+                http_client=openai.DefaultAsyncHttpxClient(timeout=30, trust_env=False),
+            )
+            stack.push_async_callback(client.close)
+            deployment = Deployment(router, url, workers["prefill"], workers["decode"], http, client)
+            if ready:
+                await until(lambda: router.ready and all(link.up for link in router.fleet.links.values()), "ready")
+                await deployment.idle()
+                for worker in deployment.workers:
+                    worker.starts.clear()
+                    worker.cancels.clear()
+            return deployment
+
+        yield start

@@ -1,0 +1,288 @@
+"""Workers without a model: the real protocol on a real port, and a next token that is a function of what is known.
+
+The next token depends on the prompt, the output so far and the choice, so a continuation after any failure can be
+checked token for token. `Caches` stands for what moves between workers.
+"""
+
+import asyncio
+import hashlib
+from array import array
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from v4_core.v1 import worker_pb2 as pb
+from v4_core.v1 import worker_pb2_grpc as rpc
+
+VOCAB = 400
+FIRST_ORDINARY = 7  # ids below are special tokens
+EOS = 1
+MAX_MODEL_LEN = 200_000
+
+Script = Callable[[int], list[int]]  # the whole output of a choice
+
+
+def next_token(prompt: list[int], output: list[int], choice: int) -> int:
+    """The one right token."""
+    data = array("I", [*prompt, 0xFFFFFFFF, *output, choice]).tobytes()
+    return FIRST_ORDINARY + int.from_bytes(hashlib.blake2b(data, digest_size=4).digest(), "little") % (
+        VOCAB - FIRST_ORDINARY
+    )
+
+
+def expected(prompt: list[int], tokens: int, choice: int = 0) -> list[int]:
+    """The right output of so many tokens."""
+    output: list[int] = []
+    for _ in range(tokens):
+        output.append(next_token(prompt, output, choice))
+    return output
+
+
+@dataclass
+class Caches:
+    """Leased caches of all fake workers of a test, by (address, lease); the future is the first tokens."""
+
+    held: dict[tuple[str, int], "asyncio.Future[None]"] = field(default_factory=dict)
+    ends: dict[tuple[str, int], asyncio.Event] = field(default_factory=dict)
+    numbers: Any = field(default_factory=lambda: count(1))
+
+    def hold(self, address: str, lease: int) -> "asyncio.Future[None]":
+        """A lease begins."""
+        self.ends[address, lease] = asyncio.Event()
+        self.held[address, lease] = asyncio.get_running_loop().create_future()
+        return self.held[address, lease]
+
+    async def ended(self, address: str, lease: int) -> None:
+        """Until the cache was taken over, or the lease ended otherwise."""
+        await self.ends[address, lease].wait()
+
+    def drop(self, address: str, lease: int) -> None:
+        """The lease ended."""
+        cache = self.held.pop((address, lease), None)
+        self.ends[address, lease].set()
+        if cache is not None and not cache.done():
+            cache.cancel()
+
+
+class FakeWorker(rpc.WorkerServicer):
+    """One worker. The attributes are the knobs of a test; they may be changed while it runs."""
+
+    def __init__(self, role: str, caches: Caches) -> None:
+        self.role = role
+        self.caches = caches
+        self.address = ""
+        self.script: Script | None = None  # else next_token without end
+        self.step_seconds = 0.0
+        self.refusals: list[pb.Reason] = []  # reasons for the next legs
+        self.refuse_always: pb.Reason | None = None
+        self.may_prefill = asyncio.Event()  # the first token waits for it
+        self.may_adopt = asyncio.Event()
+        self.may_prefill.set()
+        self.may_adopt.set()
+        self.fail_at: tuple[int, pb.Reason] | None = None  # output tokens, reason
+        self.migrate_at: int | None = None  # output tokens
+        self.duplicates = False  # every message twice
+        self.first_tokens_late = 0.0  # seconds by which prefill's tokens come behind their cache
+        self.gap_at: int | None = None  # output tokens, of which one is not sent
+        self.tokens_sent = 0
+        self.cached_tokens = 0
+        self.draining = False
+        self.fingerprint = "one"
+        self.max_model_len = MAX_MODEL_LEN
+        self.starts: list[pb.Start] = []
+        self.cancels: list[pb.Cancel] = []
+        self.running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._server: Any = None
+        self._instances = count(1)
+        self._instance = ""
+
+    async def start(self, port: int = 0) -> "FakeWorker":
+        """Listen; on the same port again after `kill`."""
+        self._instance = f"{self.role}-{next(self._instances)}"
+        self._server = grpc.aio.server(
+            options=[("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0)]
+        )
+        rpc.add_WorkerServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.address = f"127.0.0.1:{port}"
+        await self._server.start()
+        return self
+
+    async def kill(self) -> None:
+        """Gone at once, with all that it held."""
+        await self._server.stop(0)
+        for task in list(self.running.values()):
+            task.cancel()
+        for address, lease in list(self.caches.held):
+            if address == self.address:
+                self.caches.drop(address, lease)
+
+    async def restart(self) -> None:
+        """A new process at the same address."""
+        await self.start(int(self.address.rpartition(":")[2]))
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing is leased."""
+        return not self.running and not any(address == self.address for address, _ in self.caches.held)
+
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.WorkerInfo:
+        """Who this is."""
+        return pb.WorkerInfo(
+            role=self.role,
+            instance=self._instance,
+            fingerprint=self.fingerprint,
+            max_model_len=self.max_model_len,
+            vocab_size=VOCAB,
+            eos_token_id=EOS,
+            load=self._load(),
+        )
+
+    async def Serve(self, requests: AsyncIterator[pb.ToWorker], context: Any) -> AsyncIterator[pb.FromWorker]:
+        """One router."""
+        out: asyncio.Queue[pb.Event] = asyncio.Queue()
+        mine: set[tuple[str, int]] = set()
+        reading = asyncio.create_task(self._read(requests, out, mine))
+        try:
+            while True:
+                event = await out.get()
+                for _ in range(1 + self.duplicates):
+                    yield pb.FromWorker(events=[event], load=self._load())
+        finally:
+            reading.cancel()
+            for key in mine & self.running.keys():
+                self.running[key].cancel()
+
+    def _load(self) -> pb.Load:
+        leases = sum(address == self.address for address, _ in self.caches.held)
+        return pb.Load(
+            running=len(self.running),
+            draining=self.draining,
+            leases=leases,
+            slots_total=100,
+            blocks_used=len(self.running),
+        )
+
+    async def _read(self, requests: Any, out: "asyncio.Queue[pb.Event]", mine: set[tuple[str, int]]) -> None:
+        async for message in requests:
+            if message.HasField("start"):
+                start = message.start
+                self.starts.append(start)
+                key = (start.request, start.attempt)
+                mine.add(key)
+                task = asyncio.create_task(self._leg(start, out))
+                self.running[key] = task
+                task.add_done_callback(partial(self._ended, key))
+            else:
+                self.cancels.append(message.cancel)
+                for (request, attempt), task in list(self.running.items()):
+                    if request == message.cancel.request and attempt <= message.cancel.attempt:
+                        task.cancel()
+
+    def _ended(self, key: tuple[str, int], task: "asyncio.Task[None]") -> None:
+        if self.running.get(key) is task:
+            del self.running[key]
+
+    async def _leg(self, start: pb.Start, out: "asyncio.Queue[pb.Event]") -> None:
+        def send(**event: Any) -> None:
+            out.put_nowait(pb.Event(request=start.request, attempt=start.attempt, **event))
+
+        reason = self.refusals.pop(0) if self.refusals else self.refuse_always
+        if reason is not None:
+            send(failed=pb.Failed(reason=reason, message=f"refused: {pb.Reason.Name(reason)}"))
+        elif start.leg == pb.PREFILL:
+            await self._prefill(start, send)
+        else:
+            await self._decode(start, send)
+
+    async def _prefill(self, start: pb.Start, send: Callable[..., None]) -> None:
+        lease = next(self.caches.numbers)
+        cache = self.caches.hold(self.address, lease)
+        try:
+            send(started=pb.Started(cached_tokens=self.cached_tokens, lease=lease))
+            await self.may_prefill.wait()
+            if self.first_tokens_late:
+                cache.set_result(None)
+                await asyncio.sleep(self.first_tokens_late)
+            if await self._steps(start, send, at_most=1):
+                return
+            if not cache.done():
+                cache.set_result(None)
+            await self.caches.ended(self.address, lease)
+        finally:
+            self.caches.drop(self.address, lease)
+
+    async def _decode(self, start: pb.Start, send: Callable[..., None]) -> None:
+        skip = 0
+        if start.leg == pb.DECODE:
+            skip = 1
+            await self.may_adopt.wait()
+            source = (start.source.address, start.source.lease)
+            cache = self.caches.held.get(source)
+            try:
+                if cache is None:
+                    raise asyncio.CancelledError
+                await asyncio.shield(cache)
+            except asyncio.CancelledError:
+                if cache is None or cache.cancelled():
+                    send(failed=pb.Failed(reason=pb.TRANSFER, message="the lease is gone"))
+                    return
+                raise
+            self.caches.drop(*source)
+            send(adopted=pb.Adopted(bytes=1000, seconds=0.5, wait_seconds=0.25, blocks_pulled=3, blocks_local=1))
+        else:
+            send(started=pb.Started(cached_tokens=self.cached_tokens))
+        await self._steps(start, send, skip=skip)
+
+    async def _steps(
+        self, start: pb.Start, send: Callable[..., None], skip: int = 0, at_most: int | None = None
+    ) -> bool:
+        """All choices token by token; whether all are finished. The first `skip` tokens are known already."""
+        prompt = array("I", start.prompt_ids).tolist()
+        outputs = {start.first_choice + i: array("I", start.output_ids).tolist() for i in range(start.n)}
+        live = set(outputs)
+        step = 0
+        while live and (at_most is None or step < at_most):
+            for choice in sorted(live):
+                output = outputs[choice]
+                if self.fail_at is not None and len(output) >= self.fail_at[0]:
+                    send(failed=pb.Failed(reason=self.fail_at[1], message="failed on purpose"))
+                    return True
+                token = self._next(prompt, output, choice)
+                output.append(token)
+                finish = self._finish(start, output)
+                if finish:
+                    live.discard(choice)
+                if step >= skip and len(output) != self.gap_at:
+                    self.tokens_sent += 1
+                    send(tokens=self._tokens(start, choice, len(output) - 1, token, finish))
+            step += 1
+            await asyncio.sleep(self.step_seconds)
+        return not live
+
+    def _next(self, prompt: list[int], output: list[int], choice: int) -> int:
+        if self.script is None:
+            return next_token(prompt, output, choice)
+        script = self.script(choice)
+        return script[len(output)] if len(output) < len(script) else EOS
+
+    def _finish(self, start: pb.Start, output: list[int]) -> pb.Finish:
+        if (output[-1] == EOS and not start.ignore_eos) or output[-1] in start.stop_token_ids:
+            return pb.STOP
+        if len(output) >= start.max_tokens:
+            return pb.LENGTH
+        if start.leg != pb.PREFILL and len(output) == self.migrate_at:
+            return pb.MIGRATE
+        return pb.NOT_FINISHED
+
+    def _tokens(self, start: pb.Start, choice: int, at: int, token: int, finish: pb.Finish) -> pb.Tokens:
+        logprobs = []
+        if start.sampling.HasField("logprobs"):
+            top = list(range(token, token + start.sampling.logprobs))
+            logprobs = [pb.TokenLogprobs(logprob=-0.5, top_ids=top, top_logprobs=[-0.5 - i for i in range(len(top))])]
+        return pb.Tokens(choice=choice, start=at, ids=array("I", [token]).tobytes(), logprobs=logprobs, finish=finish)

@@ -1,0 +1,340 @@
+"""Workers that refuse, fail, vanish, repeat themselves; clients that leave.
+
+What comes out is right tokens or a true status, and nothing stays behind.
+"""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.router.conftest import MODEL, Deploy, Deployment, until
+from tests.router.fake_worker import FakeWorker, expected
+from v4_core.v1 import worker_pb2 as pb
+
+PROMPT = [10, 20, 30]
+
+
+def slow(d: Deployment, seconds: float = 0.005) -> None:
+    for worker in d.decode:
+        worker.step_seconds = seconds
+
+
+def used(workers: list[FakeWorker]) -> FakeWorker:
+    """The one that was given a leg."""
+    (worker,) = (w for w in workers if w.starts)
+    return worker
+
+
+async def completed(response: "asyncio.Task[httpx.Response]", tokens: int, n: int = 1) -> None:
+    """The answer has the right tokens in every choice."""
+    answer = await response
+    assert answer.status_code == 200, answer.text
+    assert [c["token_ids"] for c in answer.json()["choices"]] == [expected(PROMPT, tokens, c) for c in range(n)]
+
+
+def ask(d: Deployment, tokens: int, **fields: Any) -> "asyncio.Task[httpx.Response]":
+    return asyncio.create_task(d.complete(PROMPT, max_tokens=tokens, return_token_ids=True, **fields))
+
+
+async def test_prefill_killed_before_the_first_token(deploy: Deploy) -> None:
+    d = await deploy(2, 1)
+    for worker in d.prefill:
+        worker.may_prefill.clear()
+    response = ask(d, 6, n=2)
+    await until(lambda: bool(d.decode[0].running), "decode waits for prefill")
+    victim = used(d.prefill)
+    for worker in d.prefill:
+        worker.may_prefill.set() if worker is not victim else None
+    await victim.kill()
+    await completed(response, 6, 2)
+    assert await d.metric("v4serve_retries_total") >= 1  # decode may hear of the loss first
+    assert await d.metric("v4serve_recomputations_total") >= 1
+    assert await d.metric("v4serve_migrations_total") == 0
+    await d.idle()
+
+
+async def test_the_only_prefill_killed_is_replaced_by_decode(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    d.prefill[0].may_prefill.clear()
+    response = ask(d, 6)
+    await until(lambda: bool(d.decode[0].running), "decode waits for prefill")
+    await d.prefill[0].kill()
+    await completed(response, 6)
+    assert d.decode[0].starts[-1].leg == pb.WHOLE
+    assert (await response).headers["x-v4serve-route"].endswith("reason=retry")
+    await d.idle()
+
+
+async def test_decode_killed_before_adoption_pulls_again_elsewhere(deploy: Deploy) -> None:
+    d = await deploy(1, 2)
+    for worker in d.decode:
+        worker.may_adopt.clear()
+    response = ask(d, 6)
+    await until(lambda: any(w.running for w in d.decode), "decode waits to adopt")
+    victim = used(d.decode)
+    for worker in d.decode:
+        worker.may_adopt.set() if worker is not victim else None
+    await victim.kill()
+    await completed(response, 6)
+    assert len(d.prefill[0].starts) == 1  # computed once
+    other = used([w for w in d.decode if w is not victim])
+    assert (other.starts[0].attempt, other.starts[0].source) == (1, victim.starts[0].source)
+    assert await d.metric("v4serve_recomputations_total") == 0
+    await d.idle()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_decode_killed_after_adoption_is_continued_elsewhere(deploy: Deploy, n: int) -> None:
+    d = await deploy(2, 2)
+    slow(d)
+    response = ask(d, 60, n=n)
+    await until(lambda: any(w.running and w.starts for w in d.decode), "decode runs")
+    victim = used(d.decode)
+    victim.tokens_sent = 0
+    await until(lambda: victim.tokens_sent >= 10, "decode sent tokens")
+    await victim.kill()
+    await completed(response, 60, n)
+    assert await d.metric("v4serve_migrations_total") == n
+    moved = [s for w in d.decode if w is not victim for s in w.starts]
+    assert sorted(s.first_choice for s in moved) == list(range(n))
+    assert all(s.n == 1 and s.output_ids and ".c" in s.request for s in moved)
+    await d.idle()
+
+
+async def test_a_stream_survives_decode_after_decode(deploy: Deploy) -> None:
+    """The same worker dies and comes back, again and again: the stream goes on."""
+    d = await deploy(1, 1)
+    slow(d, 0.002)
+    stream = await d.openai.completions.create(
+        model=MODEL, prompt=PROMPT, max_tokens=150, stream=True, extra_body={"return_token_ids": True}
+    )
+    ids: list[int] = []
+    kills = 0
+    async for chunk in stream:
+        ids += chunk.choices[0].token_ids
+        if len(ids) > 30 * (kills + 1) and kills < 3:
+            kills += 1
+            await d.decode[0].kill()
+            await d.decode[0].restart()
+    assert ids == expected(PROMPT, 150)
+    assert await d.metric("v4serve_migrations_total") == 3
+    await d.idle()
+
+
+async def test_a_choice_given_back_is_continued_elsewhere(deploy: Deploy) -> None:
+    d = await deploy(1, 2)
+    for worker in d.decode:
+        worker.migrate_at = 5
+    response = ask(d, 9, n=2)
+    await until(lambda: all(w.starts for w in d.decode), "both decode workers were used")
+    for worker in d.decode:
+        worker.migrate_at = None
+    await completed(response, 9, 2)
+    assert await d.metric("v4serve_migrations_total") >= 2
+    await d.idle()
+
+
+async def test_duplicated_events_change_nothing(deploy: Deploy) -> None:
+    d = await deploy()
+    for worker in d.workers:
+        worker.duplicates = True
+    await completed(ask(d, 20, n=3), 20, 3)
+    await d.idle()
+
+
+async def test_decode_may_be_ahead_of_prefills_first_token(deploy: Deploy) -> None:
+    """The two streams are not ordered: decode's tokens wait for the first one."""
+    d = await deploy()
+    d.prefill[0].first_tokens_late = 0.05
+    await completed(ask(d, 6, n=2), 6, 2)
+    await d.idle()
+
+
+async def test_a_gap_is_an_internal_error(deploy: Deploy) -> None:
+    d = await deploy(0, 1)
+    d.decode[0].gap_at = 3
+    response = await ask(d, 9)
+    assert response.status_code == 500
+    assert "missing" in response.json()["error"]["message"]
+    await d.idle()
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "kind"),
+    [
+        (pb.INVALID, 400, "invalid_request_error"),
+        (pb.OVERLOADED, 429, "rate_limit_error"),
+        (pb.DRAINING, 503, "service_unavailable_error"),
+        (pb.TRANSFER, 503, "service_unavailable_error"),
+        (pb.DEADLINE, 504, "timeout_error"),
+        (pb.INTERNAL, 500, "internal_error"),
+        (pb.UNKNOWN_REASON, 500, "internal_error"),
+    ],
+)
+@pytest.mark.parametrize("everywhere", [True, False])
+async def test_every_reason_has_its_status(
+    deploy: Deploy, reason: pb.Reason, status: int, kind: str, everywhere: bool
+) -> None:
+    d = await deploy(2, 2)
+    for worker in d.workers if everywhere else d.decode:
+        worker.refuse_always = reason
+    for worker in d.prefill:
+        worker.may_prefill.clear()  # so that decode's refusal comes before the first token
+    response = await d.complete(PROMPT, max_tokens=5, stream=True)
+    assert response.status_code == status
+    assert response.json()["error"]["type"] == kind
+    assert ("retry-after" in response.headers) == (status in (429, 503))
+    await d.idle()
+    assert await d.metric("v4serve_requests_total", outcome=str(status)) == 1
+
+
+@pytest.mark.parametrize("reason", [pb.OVERLOADED, pb.DRAINING, pb.TRANSFER, pb.INTERNAL, pb.UNKNOWN_REASON])
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_one_refusal_is_placed_elsewhere(deploy: Deploy, reason: pb.Reason, role: str) -> None:
+    d = await deploy(2, 2)
+    refused: list[FakeWorker] = d.prefill if role == "prefill" else d.decode
+    for worker in refused:
+        worker.refusals = [reason]
+    await completed(ask(d, 6), 6)
+    assert await d.metric("v4serve_retries_total", role=role) >= 1
+    await d.idle()
+
+
+@pytest.mark.parametrize("reason", [pb.INVALID, pb.DEADLINE])
+async def test_failures_behind_the_first_token_are_one_event(deploy: Deploy, reason: pb.Reason) -> None:
+    d = await deploy()
+    d.decode[0].fail_at = (5, reason)
+    async with d.http.stream(
+        "POST", "/v1/completions", json={"prompt": PROMPT, "max_tokens": 9, "stream": True}
+    ) as response:
+        assert response.status_code == 200
+        lines = [line async for line in response.aiter_lines() if line]
+    assert [("error" in json.loads(line[6:])) for line in lines] == [False] * (len(lines) - 1) + [True]
+    stream = await d.openai.completions.create(model=MODEL, prompt=PROMPT, max_tokens=9, stream=True)
+    with pytest.raises(openai.APIError, match="failed on purpose"):
+        async for _ in stream:
+            pass
+    await d.idle()
+
+
+async def test_no_worker_at_all(deploy: Deploy) -> None:
+    d = await deploy(1, 1, ready=False)
+    for worker in d.workers:
+        await worker.kill()
+    await until(lambda: not any(link.up for link in d.router.fleet.links.values()), "all workers are down")
+    response = await d.complete(PROMPT)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "no_worker")
+    assert (await d.http.get("/ready")).status_code == 503
+    assert (await d.http.get("/v1/models")).json()["data"][0]["max_model_len"] is None
+
+
+async def test_ready_only_after_a_token_went_through_a_pair(deploy: Deploy) -> None:
+    d = await deploy(1, 1, ready=False)
+    d.decode[0].may_adopt.clear()
+    await until(lambda: bool(d.decode[0].running), "the probe runs")
+    assert (await d.http.get("/health")).status_code == 200
+    assert (await d.http.get("/ready")).status_code == 503
+    d.decode[0].refusals = [pb.OVERLOADED] * 2  # the next probes
+    await d.decode[0].kill()
+    await d.decode[0].restart()
+    d.decode[0].may_adopt.set()
+    await until(lambda: d.router.ready, "the probe came through")
+    assert (await d.http.get("/ready")).status_code == 200
+    legs = [s for s in d.decode[0].starts if s.request.startswith("probe")]
+    assert legs[-1].leg == pb.DECODE
+    await d.decode[0].kill()
+    await until(lambda: not d.router.ready, "not ready without decode")
+
+
+async def test_a_restarted_worker_is_used_again(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    await d.prefill[0].kill()
+    await until(lambda: not d.router.fleet.prefill[0].up, "the loss is seen")
+    await d.prefill[0].restart()
+    await d.wait_up()
+    await completed(ask(d, 4), 4)
+    assert d.prefill[0].starts
+
+
+async def test_a_draining_worker_gets_nothing_new(deploy: Deploy) -> None:
+    d = await deploy(1, 2)
+    d.decode[0].draining = True
+    link = d.router.fleet.links[d.decode[0].address]
+    await until(lambda: not link.usable, "the router hears of it though nothing runs there")
+    for _ in range(4):
+        await completed(ask(d, 3), 3)
+    assert not d.decode[0].starts
+
+
+async def test_a_worker_of_the_wrong_role_is_not_used(deploy: Deploy) -> None:
+    d = await deploy(1, 2)
+    await d.decode[0].kill()
+    d.decode[0].role = "prefill"
+    await d.decode[0].restart()
+    await completed(ask(d, 3), 3)
+    assert not d.router.fleet.decode[0].up
+
+
+async def test_pairs_have_one_fingerprint(deploy: Deploy) -> None:
+    d = await deploy(2, 2, ready=False)
+    d.prefill[0].fingerprint = d.decode[1].fingerprint = "two"
+    for worker in (d.prefill[0], d.decode[1]):
+        await worker.kill()
+        await worker.restart()
+    await until(lambda: {link.info.fingerprint for link in d.router.fleet.prefill} == {"one", "two"}, "restarted")
+    await d.wait_up()
+    for _ in range(6):
+        await completed(ask(d, 4), 4)
+    for worker in d.decode:
+        sources = {s.source.address for s in worker.starts if s.leg == pb.DECODE and not s.request.startswith("probe")}
+        assert sources <= {p.address for p in d.prefill if p.fingerprint == worker.fingerprint}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_deadline(deploy: Deploy, stream: bool) -> None:
+    d = await deploy(1, 1, request_timeout_seconds=0.3)
+    d.prefill[0].may_prefill.clear()
+    response = await d.complete(PROMPT, stream=stream)
+    assert (response.status_code, response.json()["error"]["type"]) == (504, "timeout_error")
+    await d.idle()
+    assert d.prefill[0].starts[-1].deadline_ms <= 300
+
+
+@pytest.mark.parametrize("path", ["prefill", "adopt", "run"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_frees_everything(deploy: Deploy, path: str, stream: bool) -> None:
+    d = await deploy(1, 1)
+    slow(d)
+    if path == "prefill":
+        d.prefill[0].may_prefill.clear()
+    if path == "adopt":
+        d.decode[0].may_adopt.clear()
+    response = asyncio.create_task(d.complete(PROMPT, max_tokens=10_000, stream=stream))
+    await until(lambda: bool(d.decode[0].running), "decode was told")
+    response.cancel()
+    await d.idle()
+    assert d.decode[0].cancels
+    assert await d.metric("v4serve_requests_total", outcome="client_gone") == 1
+
+
+async def test_clients_that_leave_at_random_moments(deploy: Deploy) -> None:
+    d = await deploy(2, 2)
+    slow(d, 0.001)
+    chance = random.Random(5)
+
+    async def one(number: int) -> None:
+        tokens = chance.randrange(1, 60)
+        task = ask(d, tokens, n=chance.randrange(1, 4), stream=chance.random() < 0.5)
+        await asyncio.wait([task], timeout=chance.random() * 0.15)
+        if not task.done():
+            task.cancel()
+
+    await asyncio.gather(*(one(i) for i in range(40)))
+    await d.idle()
+    await completed(ask(d, 5), 5)
+    assert all(not link.legs for link in d.router.fleet.links.values())

@@ -1,0 +1,58 @@
+"""Placement by tables."""
+
+import pytest
+
+from v4_router.placement import Placement, WorkerView, place
+
+
+def p(address: str, queued: int = 0, cached: int = 0, fingerprint: str = "f") -> WorkerView:
+    return WorkerView(address, fingerprint, queued, 0, cached)
+
+
+def d(address: str, sequences: int = 0, fingerprint: str = "f") -> WorkerView:
+    return WorkerView(address, fingerprint, 0, sequences)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "expected"),
+    [
+        pytest.param([p("P")], [d("D")], ("P", "D", "least-queued"), id="the only pair"),
+        pytest.param([p("P", 10), p("Q", 5)], [d("D")], ("Q", "D", "least-queued"), id="shortest queue"),
+        pytest.param([p("P", 600, 512), p("Q")], [d("D")], ("Q", "D", "least-queued"), id="queue outweighs prefix"),
+        pytest.param([p("P", 500, 512), p("Q")], [d("D")], ("P", "D", "prefix"), id="prefix outweighs queue"),
+        pytest.param([p("P")], [d("D", 3), d("E", 2)], ("P", "E", "least-queued"), id="fewest sequences"),
+        pytest.param([], [d("D", 1), d("E")], (None, "E", "no-prefill-worker"), id="no prefill worker"),
+        pytest.param([p("P", fingerprint="g")], [d("D")], (None, "D", "no-prefill-left"), id="other weights"),
+        pytest.param(
+            [p("P"), p("Q", 9, fingerprint="g")],
+            [d("D", 5), d("E", 0, "g")],
+            ("P", "D", "least-queued"),
+            id="a pair has one fingerprint",
+        ),
+    ],
+)
+def test_table(prefill: list[WorkerView], decode: list[WorkerView], expected: tuple[str | None, str, str]) -> None:
+    for turn in range(3):
+        assert place(1000, prefill, decode, turn=turn) == Placement(*expected)
+
+
+def test_nobody() -> None:
+    assert place(10, [p("P")], [], turn=0) is None
+    assert place(10, [p("P")], [d("D")], turn=0, avoid={"D"}) is None
+    assert place(10, [p("P")], [d("D")], turn=0, fingerprint="other") is None
+
+
+def test_avoided_workers_are_left_out() -> None:
+    assert place(10, [p("P")], [d("D")], turn=0, avoid={"P"}) == Placement(None, "D", "no-prefill-left")
+    assert place(10, [p("P"), p("Q", 99)], [d("D")], turn=0, avoid={"P"}) == Placement("Q", "D", "least-queued")
+
+
+def test_equals_take_turns() -> None:
+    pairs = [place(10, [p("P"), p("Q")], [d("D"), d("E")], turn=turn) for turn in range(4)]
+    assert [pair and pair.prefill for pair in pairs] == ["P", "Q", "P", "Q"]
+
+
+def test_a_cache_larger_than_the_prompt_is_no_credit() -> None:
+    placement = place(100, [p("P", 50, 10_000), p("Q", 0, 100)], [d("D")], turn=0)
+    assert placement is not None
+    assert placement.prefill == "Q"
