@@ -59,6 +59,7 @@ class Ours:
 
     def __init__(self) -> None:
         from tests.tiny import tiny_config, tiny_tensors
+
         from v4_core.geometry import CacheGeometry
         from v4_engine.engine import Engine
         from v4_engine.params import build

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.router.fake_worker import Caches, FakeWorker
+from tests.router.fake_worker import MAX_MODEL_LEN, Caches, FakeWorker
 from tests.router.tokenizers import write_model
 from v4_router.app import build_app
 from v4_router.config import RouterConfig
@@ -106,10 +106,17 @@ async def deploy(model_path: Path) -> AsyncIterator[Deploy]:
     """Starts a deployment; `ready=False` does not wait for the workers."""
     async with AsyncExitStack() as stack:
 
-        async def start(prefill: int = 1, decode: int = 1, *, ready: bool = True, **settings: Any) -> Deployment:
+        async def start(
+            prefill: int = 1,
+            decode: int = 1,
+            *,
+            ready: bool = True,
+            max_model_len: int = MAX_MODEL_LEN,
+            **settings: Any,
+        ) -> Deployment:
             caches = Caches()
             workers = {
-                role: [await FakeWorker(role, caches).start() for _ in range(number)]
+                role: [await FakeWorker(role, caches, max_model_len).start() for _ in range(number)]
                 for role, number in (("prefill", prefill), ("decode", decode))
             }
             for worker in (*workers["prefill"], *workers["decode"]):

@@ -72,7 +72,7 @@ class Caches:
 class FakeWorker(rpc.WorkerServicer):
     """One worker. The attributes are the knobs of a test; they may be changed while it runs."""
 
-    def __init__(self, role: str, caches: Caches) -> None:
+    def __init__(self, role: str, caches: Caches, max_model_len: int = MAX_MODEL_LEN) -> None:
         self.role = role
         self.caches = caches
         self.address = ""
@@ -93,7 +93,7 @@ class FakeWorker(rpc.WorkerServicer):
         self.cached_tokens = 0
         self.draining = False
         self.fingerprint = "one"
-        self.max_model_len = MAX_MODEL_LEN
+        self.max_model_len = max_model_len
         self.starts: list[pb.Start] = []
         self.cancels: list[pb.Cancel] = []
         self.running: dict[tuple[str, int], asyncio.Task[None]] = {}

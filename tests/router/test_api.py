@@ -289,9 +289,7 @@ async def test_without_prefill_workers_decode_does_all(deploy: Deploy) -> None:
     ],
 )
 async def test_bad_requests(deploy: Deploy, body: dict[str, Any], status: int, param: str, message: str) -> None:
-    d = await deploy(0, 1, ready=False)
-    d.decode[0].max_model_len = 100
-    await d.wait_up()
+    d = await deploy(0, 1, max_model_len=100)
     response = await d.complete(**{"prompt": PROMPT, **body})
     assert response.status_code == status
     error = response.json()["error"]

@@ -49,7 +49,7 @@ async def test_over_the_network(deploy: Deploy) -> None:
     d: Deployment = await deploy(1, 1)
     seen: list[tuple[str, Any]] = []
 
-    @settings(max_examples=150, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
     @given(st.sampled_from(["completions", "chat/completions"]), BODIES, VALID, st.booleans())
     def collect(path: str, body: dict[str, Any], valid: dict[str, Any], complete: bool) -> None:
         own = {key: value for key, value in valid.items() if key != ("messages" if path == "completions" else "prompt")}
