@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from v4_core.sampling import Sampling
 from v4_engine.sampler import Draw, sample, uniform
 
-
 FIXED = [0.3035680343067586, 0.28524485850336523]
 
 

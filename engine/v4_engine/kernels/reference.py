@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _SCORE_BYTES = 64 << 20  # bound on the workspace of index scores
+_OWN_ROWS_BYTES = 64 << 20  # bound on the rows gathered for queries of their own
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -152,19 +153,28 @@ def attend_selected(
 
     Entries under a False in entry_mask [T, Q, E] are not read.
     """
+    out = torch.empty_like(query)
+    per_tile = entry_row.shape[1] * entry_row.shape[2] * query.shape[-1] * query.element_size()
+    step = max(1, _OWN_ROWS_BYTES // per_tile)
+    for first in range(0, query.shape[0], step):
+        part = slice(first, first + step)
+        own = entries[entry_row[part]].to(query.dtype).masked_fill_(~entry_mask[part].unsqueeze(-1), 0)
+        out[part] = _attend_two(query[part], rows[part], mask[part], own, entry_mask[part], sinks)
+    return out
+
+
+def _attend_two(query: Tensor, rows: Tensor, mask: Tensor, own: Tensor, own_mask: Tensor, sinks: Tensor) -> Tensor:
+    """One softmax over rows [T, K, d] of a tile's queries, rows own [T, Q, E, d] of each query, and the sinks."""
     tiles, queries, heads, width = query.shape
     rows = rows.to(query.dtype)
-    own = entries[entry_row].to(query.dtype).masked_fill_(~entry_mask.unsqueeze(-1), 0)  # [T, Q, E, d]
-    flat = query.reshape(tiles, queries * heads, width)
-    near = torch.bmm(flat, rows.transpose(1, 2)).view(tiles, queries, heads, -1)
-    far = torch.matmul(query, own.transpose(2, 3))
-    near.masked_fill_(~mask.unsqueeze(2), -torch.inf)
-    far.masked_fill_(~entry_mask.unsqueeze(2), -torch.inf)
+    near = torch.bmm(query.reshape(tiles, queries * heads, width), rows.transpose(1, 2))
+    near = near.view(tiles, queries, heads, -1).masked_fill_(~mask.unsqueeze(2), -torch.inf)
+    far = torch.matmul(query, own.transpose(2, 3)).masked_fill_(~own_mask.unsqueeze(2), -torch.inf)
     sink = sinks.view(1, 1, heads, 1).expand(tiles, queries, heads, 1)
     weight = torch.cat((near, far, sink), dim=-1).softmax(-1)
-    near, far = weight[..., : near.shape[-1]], weight[..., near.shape[-1] : -1]
-    out = torch.bmm(near.reshape(tiles, queries * heads, -1), rows).view(query.shape)
-    return out + torch.matmul(far, own)
+    near_weight, far_weight, _ = weight.split([rows.shape[1], own.shape[2], 1], dim=-1)
+    out = torch.bmm(near_weight.reshape(tiles, queries * heads, -1), rows).view(query.shape)
+    return out + torch.matmul(far_weight, own)
 
 
 def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
