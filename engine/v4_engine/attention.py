@@ -70,18 +70,17 @@ class Attention:
         assert layer.compressor is not None
         if layer.indexer is None:
             args = (states, step.c128, memory.states[index], memory.entries[index], turns.c128)
-            self._close(layer.compressor, step.positions, *args)
+            self._close(layer.compressor, *args)
             return
         main, key = states.split([4 * d, states.shape[1] - 4 * d], dim=-1)
         args = (main, step.c4, memory.states[index], memory.entries[index], turns.c4)
-        self._close(layer.compressor, step.positions, *args)
+        self._close(layer.compressor, *args)
         args = (key, step.index, memory.index_states[index], memory.index_keys[index], turns.c4)
-        self._close(layer.indexer, step.positions, *args)
+        self._close(layer.indexer, *args)
 
     def _close(
         self,
         w: Compressor,
-        positions: Tensor,
         states: Tensor,
         windows: Windows,
         store: RowStore,
@@ -89,10 +88,10 @@ class Attention:
         turn: Angles,
     ) -> None:
         """Keep the new state rows [S, c*2w] and store the entries of windows that close in this step."""
-        states = states + w.ape[positions % w.ape.shape[0]]
+        states = states + w.ape[windows.phase]
         if windows.old_row.shape[0]:
             states = torch.cat((store.read(windows.old_row, states.dtype), states))
-        store.write(windows.write_row, states[windows.write_from])
+        store.write(windows.write_row, states if windows.write_from is None else states[windows.write_from])
         if windows.window.shape[0]:
             rows = states.view(-1, 2 * w.norm.shape[0])[windows.window]
             entries = self.kernels.compress(rows, windows.valid, w.norm, self.config.rms_norm_eps)
@@ -103,25 +102,28 @@ class Attention:
     ) -> Tensor:
         """Attention outputs [tokens, H, d] of one group, in token order."""
         k = self.kernels
-        width = g.query.shape[0] // g.tiles
-        tiled = query[g.query].unflatten(0, (g.tiles, width))
+        if g.query is not None:
+            query = query[g.query]
+            key, weight = (None, weight) if key is None else (key[g.query], weight[g.query])
+        width = query.shape[0] // g.tiles
+        tiled = query.unflatten(0, (g.tiles, width))
         near, mask, sinks = rows[g.window_row], g.window_mask, layer.sinks
         entries = g.c4 if layer.ratio == C4 else g.c128 if layer.ratio else None
         if isinstance(entries, ScannedEntries):
             assert key is not None
-            row, valid = self._select(index, entries, key[g.query], weight[g.query])
+            row, valid = self._select(index, entries, key, weight)
             if width > 1:
                 shape = (g.tiles, width, -1)
                 own = self.memory.entries[index].rows
                 out = k.attend_selected(tiled, near, mask, own, row.view(shape), valid.view(shape), sinks)
-                return out.flatten(0, 1)[g.back]
+                return _in_token_order(out, g)
             entries = DenseEntries(row, valid.unsqueeze(1), ~valid[:, 0])
         if entries is not None:
             far = self.memory.entries[index].read(entries.row, near.dtype)
             if entries.empty is not None:
                 far.masked_fill_(entries.empty[:, None, None], 0)
             near, mask = torch.cat((near, far), dim=1), torch.cat((mask, entries.mask), dim=-1)
-        return k.attend(tiled, near, mask, sinks).flatten(0, 1)[g.back]
+        return _in_token_order(k.attend(tiled, near, mask, sinks), g)
 
     def _select(self, index: int, scan: ScannedEntries, query: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Entry rows [T*Q, k] that the indexer chooses, and which of them are valid."""
@@ -139,3 +141,9 @@ class Attention:
         chosen, valid = k.select(scores.flatten(0, 1), scan.visible, self.config.index_topk)
         slot = scan.table.gather(1, (chosen // 64).view(tiles, -1)).view(chosen.shape)
         return slot * scan.entry_stride + chosen % 64, valid
+
+
+def _in_token_order(out: Tensor, group: Group) -> Tensor:
+    """Outputs of tiles [T, Q, ...] as [tokens, ...]."""
+    flat = out.flatten(0, 1)
+    return flat if group.back is None else flat[group.back]

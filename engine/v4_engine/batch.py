@@ -42,9 +42,10 @@ class Windows:
     old_row: Tensor  # [R] state rows to put in front of the step's new rows
     window: Tensor  # [n, k] rows of the workspace per closing token; C4: half rows
     valid: Tensor  # [n, k]
+    phase: Tensor  # [S] position modulo the ratio, the row of ape to add
     position: Tensor  # [n] of the entry, for RoPE
     target: Tensor  # [n] row that the entry is stored at
-    write_from: Tensor  # [w] rows of the workspace that stay
+    write_from: Tensor | None  # [w] rows of the workspace that stay; None = all, in order
     write_row: Tensor  # [w] state row that each goes to
 
 
@@ -74,9 +75,9 @@ class ScannedEntries:
 class Group:
     """Queries of one tile width: decoding sequences (1) or prefill chunks (PREFILL_TILE)."""
 
-    query: Tensor  # [T * Q] token of each query; a padded query repeats the last
+    query: Tensor | None  # [T * Q] token of each query, a padded one repeats the last; None = the step's tokens
     tiles: int
-    back: Tensor  # [tokens] query of each token of the group, in token order
+    back: Tensor | None  # [tokens] query of each token of the group, in token order; None = they are the same
     window_row: Tensor  # [T, K] rows of the raw workspace
     window_mask: Tensor  # [T, Q, K]
     c4: DenseEntries | ScannedEntries | None
@@ -147,7 +148,7 @@ class StepPlanner:
     def _windows(self, b: "_Batch", ratio: int, ring: "_Ring | None", stride: int) -> Windows:
         if ring is None:
             none = torch.empty(0, dtype=torch.int64)
-            return Windows(none, none, none, none, none, none, none)
+            return Windows(none, none, none, none, none, none, None, none)
         c4, slack = ratio == C4, self._g.slack
         size, overlap = (C4_WINDOW, C4) if c4 else (C128_WINDOW, 0)
         closing = ((b.position + 1) % ratio == 0) & (b.position >= b.write_from[b.owner])
@@ -169,9 +170,10 @@ class StepPlanner:
             old_row=_tensor(space.old_rows(ring)),
             window=_tensor(window),
             valid=torch.from_numpy(rows >= 0),
+            phase=_tensor(b.position % ratio),
             position=_tensor(entry * ratio),
             target=_tensor(b.slot(owner, position // BLOCK_TOKENS) * stride + entry % per_block),
-            write_from=_tensor(write_from),
+            write_from=None if space.is_identity(write_from) else _tensor(write_from),
             write_row=_tensor(write_row),
         )
 
@@ -189,10 +191,11 @@ class StepPlanner:
         row = raw.row(owner[:, None], np.clip(key, low, high - 1))
         token_owner, i = ragged(length)
         tile_of = np.cumsum(-(-length // width)) - -(-length // width)
+        decode_only = width == 1 and len(length) == len(b.length)
         return Group(
-            query=_tensor(b.first[owner][:, None] + query).flatten(),
+            query=None if decode_only else _tensor(b.first[owner][:, None] + query).flatten(),
             tiles=len(owner),
-            back=_tensor((tile_of[token_owner] + i // width) * width + i % width),
+            back=None if decode_only else _tensor((tile_of[token_owner] + i // width) * width + i % width),
             window_row=_tensor(row),
             window_mask=torch.from_numpy(seen & (key >= low)[:, None]),
             c4=self._c4_entries(b, owner, position) if self._c4 else None,
@@ -296,6 +299,10 @@ class _Workspace:
         """Workspace row of a position in low .. end-1."""
         old = self._old_first[owner] + position - self.low[owner]
         return np.where(position < self._b.start[owner], old, self._new_first[owner] + position - self._b.start[owner])
+
+    def is_identity(self, rows: Ints) -> bool:
+        """Whether these are all rows of a workspace without old ones, in order."""
+        return not self._counts.any() and len(rows) == len(self._b.ids) and not self._b.capture_owner.size
 
     def writes(self, ring: _Ring, keep: "Ints | int", capture: int) -> tuple[Ints, Ints]:
         """(workspace row, ring row) of the rows to keep: the last `keep` new ones of each slice for its own tail, and
