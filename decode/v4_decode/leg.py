@@ -38,7 +38,7 @@ class DecodeLeg(Leg):
             waiting = self.worker.load.waiting
             self.fail(pb.OVERLOADED, "no memory for this cache here now: try again later", waiting)
         else:
-            self._pull = self.worker.spawn(self._transfer(sequence))
+            self._pull = self.run(self._transfer(sequence))
 
     async def _transfer(self, sequence: Sequence) -> None:
         worker, request, local = self.worker, self.request, sequence.named

@@ -82,6 +82,8 @@ class FakeWorker(rpc.WorkerServicer):
         self.refuse_always: pb.Reason | None = None
         self.may_prefill = asyncio.Event()  # the first token waits for it
         self.may_adopt = asyncio.Event()
+        self.describes = asyncio.Event()
+        self.describes.set()
         self.may_prefill.set()
         self.may_adopt.set()
         self.fail_at: tuple[int, pb.Reason] | None = None  # output tokens, reason
@@ -133,6 +135,7 @@ class FakeWorker(rpc.WorkerServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.WorkerInfo:
         """Who this is."""
+        await self.describes.wait()
         return pb.WorkerInfo(
             role=self.role,
             instance=self._instance,

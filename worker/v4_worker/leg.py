@@ -5,6 +5,8 @@ role can do it; the prefill and decode packages bring theirs.
 """
 
 import asyncio
+import logging
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from v4_core.v1 import worker_pb2 as pb
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from v4_worker.worker import Worker
 
 
+log = logging.getLogger("v4serve.worker")
+
+
 class Leg:
     """What every leg does: submit, pass tokens on, end once."""
 
@@ -27,6 +32,7 @@ class Leg:
         self.open_choices = request.n
         self.ended = False
         self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         if start.deadline_ms:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(start.deadline_ms / 1000, self._expire)
@@ -35,6 +41,19 @@ class Leg:
     def key(self) -> Key:
         """(request, attempt)."""
         return self.request.key
+
+    def run(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        """Run a part of this leg; an error that nobody expected ends the leg, and is not swallowed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ran)
+        return task
+
+    def _ran(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("request %s, attempt %d", *self.key, exc_info=error)
+            self.fail(pb.INTERNAL, f"{type(error).__name__}: {error}")
 
     async def begin(self) -> None:
         """Give the request to the engine, or fail the leg."""

@@ -45,23 +45,22 @@ class WorkerService(pb_grpc.WorkerServicer):
         stream.flush(worker.info().load)
         reader = asyncio.create_task(self._read(request_iterator, stream))
         try:
-            while not reader.done():
-                message = asyncio.create_task(stream.next())
-                await asyncio.wait({message, reader}, return_when=asyncio.FIRST_COMPLETED)
-                if not message.done():
-                    message.cancel()
-                    break
-                yield message.result()
+            while (message := await stream.next()) is not None:
+                yield message
         finally:
-            reader.cancel()
             worker.lost(stream)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)  # how a router leaves is no news
 
     async def _read(self, messages: AsyncIterator[pb.ToWorker], stream: RouterStream) -> None:
-        async for message in messages:
-            if message.HasField("start"):
-                self._worker.start(message.start, stream)
-            elif message.HasField("cancel"):
-                self._worker.cancel(message.cancel.request, message.cancel.attempt)
+        try:
+            async for message in messages:
+                if message.HasField("start"):
+                    self._worker.start(message.start, stream)
+                elif message.HasField("cancel"):
+                    self._worker.cancel(message.cancel.request, message.cancel.attempt)
+        finally:
+            stream.close()
 
 
 class WorkerServer:

@@ -12,6 +12,7 @@ class RouterStream:
         self._events: list[pb.Event] = []
         self._load: pb.Load | None = None
         self._wake = asyncio.Event()
+        self._closed = False
 
     def put(self, event: pb.Event) -> None:
         """Add an event to the next message."""
@@ -25,9 +26,16 @@ class RouterStream:
         if self._events:
             self._wake.set()
 
-    async def next(self) -> pb.FromWorker:
-        """The next message; a router that reads slowly gets several steps' events in one."""
+    def close(self) -> None:
+        """The router is gone: there is no next message."""
+        self._closed = True
+        self._wake.set()
+
+    async def next(self) -> pb.FromWorker | None:
+        """The next message, None once closed; a router that reads slowly gets several steps' events in one."""
         await self._wake.wait()
         self._wake.clear()
+        if self._closed:
+            return None
         events, self._events = self._events, []
         return pb.FromWorker(events=events, load=self._load)

@@ -3,9 +3,8 @@
 A role is a table from kind of leg to the class that does it.
 """
 
-import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 
 import grpc.aio
 
@@ -52,7 +51,6 @@ class Worker:
         self.engine = EngineThread(engine, self._stepped, on_fatal)
         self._kinds = kinds
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def idle(self) -> bool:
@@ -82,7 +80,7 @@ class Worker:
             return
         assert kind is not None
         leg = self.legs[key] = kind(self, request, message, stream)
-        self.spawn(leg.begin())
+        leg.run(leg.begin())
 
     def cancel(self, request: str, attempt: int) -> None:
         """End a leg and all lower attempts of it."""
@@ -105,13 +103,6 @@ class Worker:
             self._channels[address] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         return self._channels[address]
 
-    def spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        """Run work of a leg, kept alive until it is done."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def info(self) -> pb.WorkerInfo:
         """What routers must know."""
         return pb.WorkerInfo(
@@ -128,8 +119,6 @@ class Worker:
         """End everything and stop the engine."""
         for leg in list(self.legs.values()):
             leg.cancel()
-        for task in list(self._tasks):
-            task.cancel()
         for channel in self._channels.values():
             await channel.close(None)
         await self.engine.stop()

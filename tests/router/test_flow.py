@@ -338,3 +338,40 @@ async def test_clients_that_leave_at_random_moments(deploy: Deploy) -> None:
     await d.idle()
     await completed(ask(d, 5), 5)
     assert all(not link.legs for link in d.router.fleet.links.values())
+
+
+async def test_workers_that_die_and_return_while_many_clients_come_and_go(deploy: Deploy) -> None:
+    d = await deploy(2, 2)
+    slow(d, 0.002)
+    chance = random.Random(7)
+    done = asyncio.Event()
+
+    async def one(number: int) -> None:
+        prompt = [10 + number, 20, 30]
+        tokens, n = chance.randrange(1, 80), chance.randrange(1, 3)
+        await asyncio.sleep(chance.random())
+        task = asyncio.create_task(d.complete(prompt, max_tokens=tokens, n=n, return_token_ids=True))
+        if chance.random() < 0.3:
+            await asyncio.wait([task], timeout=chance.random() * 0.2)
+            task.cancel()
+            return
+        answer = await task
+        assert answer.status_code == 200, answer.text
+        assert [c["token_ids"] for c in answer.json()["choices"]] == [expected(prompt, tokens, c) for c in range(n)]
+
+    async def reaper() -> None:
+        """One worker of a role at a time, so that there is always another."""
+        while not done.is_set():
+            for victim in (chance.choice(d.prefill), chance.choice(d.decode)):
+                await victim.kill()
+                await asyncio.sleep(0.05)
+                await victim.restart()
+                await d.wait_up()
+
+    killing = asyncio.create_task(reaper())
+    await asyncio.gather(*(one(i) for i in range(50)))
+    done.set()
+    await killing
+    await d.idle()
+    assert await d.metric("v4serve_migrations_total") > 0
+    assert all(not link.legs for link in d.router.fleet.links.values())

@@ -1,0 +1,178 @@
+"""`/v1/completions` and `/v1/chat/completions` as ASGI endpoints: one client, one body, one answer or one error.
+
+Headers go out with the first token, so every failure before it is a true status; later ones are one event. A client
+that leaves, at whatever moment, ends its request at once.
+"""
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from typing import Any, Literal
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from v4_router.errors import BodyTooLarge, ClientGone, InternalError, RouterError
+from v4_router.exchange import Exchange
+from v4_router.job import Job, Ticket, check_model, prepare
+from v4_router.output import Delta
+from v4_router.render import DONE, Renderer, Usage, dumps, error_event, route
+from v4_router.router import Router
+from v4_router.schemas import ChatBody, CompletionBody, parse
+from v4_router.timing import Timing
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 64 << 20  # a million token ids are 8 MB
+_CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def error_response(error: RouterError, request_id: str) -> Response:
+    """A status with the OpenAI error object."""
+    headers = {"x-request-id": request_id, **error.headers()}
+    return Response(dumps(error.body()), error.status, headers, "application/json")
+
+
+class Endpoint:
+    """One of the two interfaces."""
+
+    def __init__(self, router: Router, name: Literal["completions", "chat"]) -> None:
+        self._router = router
+        self._name = name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request = Request(scope, receive)
+        answer = _Answer(self._router, self._name, request, send)
+        outcome = "cancelled"  # by the end of the process
+        try:
+            await answer.give()
+            outcome = "ok"
+        except (ClientGone, ClientDisconnect):
+            outcome = "client_gone"
+        except RouterError as error:
+            outcome = str(error.status)
+            await answer.refuse(error)
+        except Exception:
+            outcome = "500"
+            log.exception("request %s failed", answer.request_id)
+            await answer.refuse(InternalError(f"internal error: look for request {answer.request_id} in the log"))
+        finally:
+            self._router.metrics.requests.labels(self._name, outcome).inc()
+
+
+class _Answer:
+    """The serving of one request."""
+
+    def __init__(self, router: Router, name: str, request: Request, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        unique = uuid.uuid4().hex
+        given = request.headers.get("x-request-id", "")
+        self.request_id = given if _CLIENT_ID.fullmatch(given) else unique
+        self._router = router
+        self._chat = name == "chat"
+        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{unique}"
+        self._request = request
+        self._send = send
+        self._headers_sent = False
+        self._timing = Timing(router.metrics, loop.time)
+        self._deadline = loop.time() + router.config.request_timeout_seconds
+
+    async def give(self) -> None:
+        """Raises RouterError where `refuse` is to answer."""
+        router = self._router
+        raw = await self._read()
+        body = parse(ChatBody, raw) if self._chat else parse(CompletionBody, raw)
+        check_model(body, router.config.served_name)
+        ticket = Ticket(self._id, self._deadline)
+        job = await prepare(body, ticket, router.mode, router.tokenizer, router.fleet.limits())
+        exchange = router.exchange(job)
+        watch = asyncio.create_task(_watch(self._request.receive, exchange))
+        try:
+            await self._answer(job, exchange)
+        finally:
+            exchange.close()
+            watch.cancel()
+
+    async def refuse(self, error: RouterError) -> None:
+        """A status, or an event if the status was sent before."""
+        if self._headers_sent:
+            await self._write(error_event(error.body()).encode(), more=False)
+        else:
+            await error_response(error, self.request_id)(self._request.scope, self._request.receive, self._send)
+
+    async def _read(self) -> bytes:
+        body = bytearray()
+        async for part in self._request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                raise BodyTooLarge(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB")
+        return bytes(body)
+
+    async def _answer(self, job: Job, exchange: Exchange) -> None:
+        identity = (self._id, int(time.time()), self._router.config.served_name)
+        renderer = Renderer(job, identity, self._router.logprobs)
+        async for deltas in exchange.deltas():
+            self._timing.add(deltas)
+            if job.stream:
+                await self._stream(renderer, deltas, exchange)
+            else:
+                for delta in deltas:
+                    renderer.add(delta)
+        usage = self._usage(job, exchange)
+        extra = self._extra(exchange)
+        if job.stream:
+            shown = usage if job.include_usage else None
+            last = renderer.last(shown, extra).encode() if shown or extra else b""
+            await self._write(last + DONE, more=False)
+        else:
+            await self._start("application/json", exchange)
+            await self._write(renderer.full(usage, extra), more=False)
+
+    async def _stream(self, renderer: Renderer, deltas: list[Delta], exchange: Exchange) -> None:
+        if not self._headers_sent:
+            await self._start("text/event-stream; charset=utf-8", exchange)
+        if events := "".join([renderer.chunk(delta) for delta in deltas]):
+            await self._write(events.encode(), more=True)
+
+    async def _start(self, media_type: str, exchange: Exchange) -> None:
+        flows = exchange.flows
+        cached = sum(flow.cached_tokens for flow in flows)
+        way = route([flow.pair for flow in flows], cached, flows[0].reason)
+        headers = {"content-type": media_type, "x-request-id": self.request_id, "x-v4serve-route": way}
+        if media_type.startswith("text/event-stream"):
+            headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._headers_sent = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _usage(self, job: Job, exchange: Exchange) -> Usage:
+        usage = Usage(
+            prompt=sum(len(prompt.prompt) // 4 for prompt in job.prompts),
+            cached=sum(flow.cached_tokens for flow in exchange.flows),
+            completion=sum(output.tokens for output in exchange.outputs),
+        )
+        metrics = self._router.metrics
+        metrics.prompt_tokens.inc(usage.prompt)
+        metrics.cached_tokens.inc(usage.cached)
+        metrics.generated_tokens.inc(usage.completion)
+        self._timing.end()
+        return usage
+
+    def _extra(self, exchange: Exchange) -> dict[str, Any]:
+        """What happened on the way, for those who ask for it by the header `x-v4serve-timing: 1`."""
+        if self._request.headers.get("x-v4serve-timing") != "1":
+            return {}
+        return {"v4serve": {**self._timing.body(), "ways": [flow.facts() for flow in exchange.flows]}}
+
+
+async def _watch(receive: Receive, exchange: Exchange) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    exchange.leave()

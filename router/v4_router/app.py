@@ -1,0 +1,90 @@
+"""The routes of one router."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from v4_router.api import Endpoint
+from v4_router.errors import RouterError, Unavailable, UnknownModel
+from v4_router.render import model, models
+from v4_router.router import Router
+
+
+def build_app(router: Router) -> Starlette:
+    """The ASGI application; its lifespan runs the router."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with router.running():
+            yield
+
+    plain = _Plain(router)
+    return Starlette(
+        routes=[
+            Route("/v1/completions", Endpoint(router, "completions"), methods=["POST"]),
+            Route("/v1/chat/completions", Endpoint(router, "chat"), methods=["POST"]),
+            Route("/v1/models", plain.models),
+            Route("/v1/models/{name:path}", plain.model),
+            Route("/health", plain.health),
+            Route("/ready", plain.ready),
+            Route("/metrics", plain.metrics),
+        ],
+        exception_handlers={HTTPException: _not_here},
+        lifespan=lifespan,
+    )
+
+
+class _Plain:
+    """The routes that ask no worker."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def _max_model_len(self) -> int | None:
+        try:
+            return self._router.fleet.limits().max_model_len
+        except Unavailable:
+            return None
+
+    async def models(self, _: Request) -> Response:
+        """The one model."""
+        router = self._router
+        return JSONResponse(models(router.config.served_name, router.created, self._max_model_len()))
+
+    async def model(self, request: Request) -> Response:
+        """The one model, by name."""
+        router, name = self._router, request.path_params["name"]
+        if name != router.config.served_name:
+            error = UnknownModel(f"the model {name!r} is not served here: use {router.config.served_name!r}", "model")
+            return JSONResponse(error.body(), error.status)
+        return JSONResponse(model(name, router.created, self._max_model_len()))
+
+    async def health(self, _: Request) -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        """200 once a token went through a pair of workers, and while there is one."""
+        if self._router.ready:
+            return JSONResponse({"status": "ready"})
+        error = Unavailable("no token went through a prefill and a decode worker yet, or none is up now")
+        return JSONResponse(error.body(), error.status)
+
+    async def metrics(self, _: Request) -> Response:
+        """Prometheus text."""
+        return Response(generate_latest(self._router.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _not_here(_: Request, failure: Exception) -> Response:
+    """Unknown paths and methods, as OpenAI errors."""
+    status, text = (failure.status_code, failure.detail) if isinstance(failure, HTTPException) else (500, "")
+    error = RouterError(f"{text}: see /v1/models, /v1/completions and /v1/chat/completions")
+    body = error.body()
+    body["error"]["type"] = "invalid_request_error"
+    return JSONResponse(body, status)

@@ -1,0 +1,372 @@
+"""One prompt's way over the workers: legs, attempts, retries, migration. No I/O and no clock of its own.
+
+Events of workers come in as calls, new tokens go out as Emits, legs are sent and cancelled through WorkerLinks, which
+never block. The choices of a prompt move together as one *part* until a decode worker is lost after tokens were sent;
+then each unfinished choice goes on alone, as a new request that carries its tokens so far. Tokens already emitted never
+change: every Tokens event says where it starts, what is known already is dropped, a gap is an internal error.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids, unpack_ids
+from v4_core.v1 import worker_pb2 as pb
+from v4_router.errors import InternalError, RouterError, Unavailable, of_reason
+from v4_router.fleet import Fleet
+from v4_router.generation import Emit, Generation, Inbox
+from v4_router.metrics import Metrics
+from v4_router.workers import Leg
+
+MAX_TRIES = 6  # of one part in a row without a new token
+_PAUSE_SECONDS = 0.1  # before the first try again when nobody can take a request whose tokens were already sent
+
+LOST = -1  # beside pb.Reason: the worker's stream ended
+_FINISH = {pb.STOP: "stop", pb.LENGTH: "length"}
+
+
+@dataclass(slots=True)
+class _Choice:
+    ids: list[int] = field(default_factory=list)
+    finished: bool = False
+    ended: bool = False  # finished, and by the worker's own word: nothing runs there for it
+    early: list[pb.Tokens] = field(default_factory=list)  # of decode, before prefill's first token came
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """Choices that move together under one request id."""
+
+    request: str
+    choices: tuple[int, ...]
+    base: int = 0  # output tokens that each choice began with; more than 0 only for a choice alone
+    attempt: int = -1  # highest sent so far
+    tries: int = 0  # since the last new token
+    refused: set[str] = field(default_factory=set)  # workers that said no in these tries
+    failed: set[str] = field(default_factory=set)  # workers that may do better another time
+    prefill: Leg | None = None
+    decode: Leg | None = None  # of kind WHOLE or DECODE
+    target: str = ""  # the decode worker chosen at placement
+    lease: int = 0
+    names: list[bytes] = field(default_factory=list)  # of the blocks of prompt and base
+    cached_guess: int = 0
+    adopted: bool = False
+
+
+class Flow:
+    """All attempts for one prompt, until every choice is finished or a RouterError ends it."""
+
+    def __init__(self, job: Generation, fleet: Fleet, metrics: Metrics, inbox: Inbox, *, first: int = 0) -> None:
+        """`inbox` brings this flow's notes back to whoever reads it; `first` is added to the choices of its Emits."""
+        self.job = job
+        self._first = first
+        self.cached_tokens = 0  # prompt tokens that were not computed again, as prefill said
+        self.adopted: pb.Adopted | None = None
+        self.retries = 0
+        self.pair = ("-", "-")  # prefill and decode that serve, or served last
+        self.reason = ""  # of the last placement
+        self._fleet = fleet
+        self._metrics = metrics
+        self._inbox = inbox
+        self._choices = [_Choice() for _ in range(job.n)]
+        self._parts: list[_Part] = []
+        self._fingerprint: str | None = None
+        self._moves = 0
+        self._last: RouterError = Unavailable("no worker is up: try again later")
+        self._full: RouterError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Every choice is finished."""
+        return all(choice.finished for choice in self._choices)
+
+    @property
+    def emitted(self) -> bool:
+        """A token was emitted."""
+        return any(choice.ids for choice in self._choices)
+
+    def facts(self) -> dict[str, Any]:
+        """What happened on the way: workers, retries, and the transfer if there was one."""
+        moved = self.adopted
+        return {
+            "prefill": self.pair[0],
+            "decode": self.pair[1],
+            "reason": self.reason,
+            "cached_tokens": self.cached_tokens,
+            "retries": self.retries,
+            "transfer": moved
+            and {
+                "bytes": moved.bytes,
+                "seconds": moved.seconds,
+                "wait_seconds": moved.wait_seconds,
+                "blocks_pulled": moved.blocks_pulled,
+                "blocks_local": moved.blocks_local,
+            },
+        }
+
+    def begin(self) -> None:
+        """Place the prompt. Raises RouterError if nobody can take it."""
+        self._enter(_Part(self.job.id, tuple(range(self.job.n))))
+
+    def finish(self, choice: int) -> None:
+        """The reader needs no more of this choice."""
+        self._choices[choice].finished = True
+        for part in self._parts:
+            if choice in part.choices and self._over(part):
+                self._leave(part)
+                return
+
+    def close(self) -> None:
+        """Cancel whatever still runs; may be called at any time and again."""
+        for part in list(self._parts):
+            self._leave(part)
+
+    # Placing and starting
+
+    def _enter(self, part: _Part) -> None:
+        output = self._choices[part.choices[0]].ids[: part.base]
+        part.names = block_names(self.job.prompt + pack_ids(output), salt=b"")
+        self._parts.append(part)
+        self._place(part)
+
+    def _place(self, part: _Part) -> None:
+        """A new attempt from the prompt on."""
+        tokens = len(self.job.prompt) // 4 + part.base
+        placement = self._fleet.place(part.names, tokens, part.refused | part.failed, self._fingerprint)
+        if placement is None and part.failed:
+            part.failed.clear()  # nobody else is left: they may do better now
+            placement = self._fleet.place(part.names, tokens, part.refused, self._fingerprint)
+        if placement is None:
+            self._wait(part)
+            return
+        part.attempt += 1
+        part.adopted = False
+        part.lease = 0
+        self.reason = "retry" if part.tries or self._moves else placement.reason
+        self.pair = (placement.prefill or "-", placement.decode)
+        if placement.prefill is None:
+            part.decode = self._start(part, placement.decode, pb.WHOLE, tokens)
+            return
+        part.target = placement.decode
+        prefixes = self._fleet.links[placement.prefill].prefixes
+        part.cached_guess = BLOCK_TOKENS * prefixes.match(part.names)
+        prefixes.record(part.names)
+        part.prefill = self._start(part, placement.prefill, pb.PREFILL, max(0, tokens - part.cached_guess))
+
+    def _pull(self, part: _Part) -> None:
+        """Have a decode worker take over what prefill computes; all again if there is none for it."""
+        if part.prefill is None:
+            raise InternalError("a cache without a prefill worker was to be pulled")
+        avoid = part.refused | part.failed
+        if part.target in avoid or not self._fleet.links[part.target].usable:
+            target = self._fleet.partner(avoid, part.prefill.link.info.fingerprint)
+            if target is None:
+                self._count(part)
+                self._restart(part)
+                return
+            part.target = target
+        self.pair = (part.prefill.link.address, part.target)
+        part.decode = self._start(part, part.target, pb.DECODE, 0)
+
+    def _start(self, part: _Part, address: str, kind: pb.Leg, uncached_tokens: int) -> Leg:
+        job = self.job
+        start = pb.Start(
+            request=part.request,
+            attempt=part.attempt,
+            leg=kind,
+            prompt_ids=job.prompt,
+            output_ids=pack_ids(self._choices[part.choices[0]].ids[: part.base]),
+            n=len(part.choices),
+            first_choice=part.choices[0],
+            max_tokens=job.max_tokens,
+            ignore_eos=job.ignore_eos,
+            stop_token_ids=job.stop_token_ids,
+            sampling=job.sampling.to_proto(),
+            deadline_ms=max(1, int(1000 * self._inbox.seconds_left())),
+        )
+        if kind == pb.DECODE and part.prefill is not None:
+            start.source.address = part.prefill.link.address
+            start.source.lease = part.lease
+        key = (part.request, part.attempt, kind)
+        return self._fleet.links[address].start(
+            start, uncached_tokens, lambda event: self._inbox.post(partial(self._hear, part, key, event))
+        )
+
+    # Events
+
+    def _hear(self, part: _Part, key: tuple[str, int, int], event: pb.Event | None) -> list[Emit]:
+        leg = part.prefill if key[2] == pb.PREFILL else part.decode
+        if leg is None or (leg.request, leg.attempt, leg.kind) != key:
+            return []  # of a leg that was given up
+        if event is None:
+            self._failed(part, leg, LOST, f"{leg.link.role} worker {leg.link.address} was lost")
+            return []
+        match event.WhichOneof("event"):
+            case "tokens":
+                return self._tokens(part, leg, event.tokens)
+            case "started":
+                self._started(part, leg, event.started)
+            case "adopted":
+                part.adopted = True
+                self.adopted = event.adopted
+                self._metrics.transferred(event.adopted)
+            case "failed":
+                self._failed(part, leg, event.failed.reason, event.failed.message)
+        return []
+
+    def _started(self, part: _Part, leg: Leg, started: pb.Started) -> None:
+        if leg.kind == pb.DECODE:
+            return
+        if not self.emitted:
+            self.cached_tokens = started.cached_tokens
+        if leg.kind == pb.PREFILL:
+            if started.cached_tokens < part.cached_guess:
+                leg.link.prefixes.correct(part.names, started.cached_tokens // BLOCK_TOKENS)
+            part.lease = started.lease
+            if part.decode is None:
+                self._pull(part)
+
+    def _tokens(self, part: _Part, leg: Leg, tokens: pb.Tokens) -> list[Emit]:
+        if tokens.choice >= len(self._choices):
+            raise InternalError(f"a worker sent tokens of choice {tokens.choice}, which was not asked for")
+        choice = self._choices[tokens.choice]
+        if choice.finished or tokens.choice not in part.choices:
+            return []
+        known = len(choice.ids) - tokens.start
+        if known < 0:
+            if leg.kind == pb.DECODE and len(choice.ids) == part.base:
+                choice.early.append(tokens)  # prefill's first token is still on its way
+                return []
+            raise InternalError(f"tokens {len(choice.ids)} to {tokens.start} of a choice are missing")
+        ids, logprobs = unpack_ids(tokens.ids), list(tokens.logprobs)
+        if self.job.sampling.logprobs is not None and len(logprobs) != len(ids):
+            raise InternalError("a worker sent tokens without their log-probabilities")
+        if known > len(ids) or (known == len(ids) and not tokens.finish):
+            return []
+        emits = self._add(part, leg, tokens, ids[known:], logprobs[known:])
+        early, choice.early = choice.early, []
+        for later in early:
+            if part.decode is not None:
+                emits += self._tokens(part, part.decode, later)
+        return emits
+
+    def _add(
+        self, part: _Part, leg: Leg, tokens: pb.Tokens, ids: list[int], logprobs: list[pb.TokenLogprobs]
+    ) -> list[Emit]:
+        choice = self._choices[tokens.choice]
+        choice.ids += ids
+        if ids:
+            self._fingerprint = leg.link.info.fingerprint
+            if leg.kind != pb.PREFILL:
+                part.tries = 0
+                part.refused.clear()
+                part.failed.clear()
+        if tokens.finish == pb.MIGRATE:
+            self._give_back(part, leg, tokens.choice)
+        elif tokens.finish:
+            choice.finished = choice.ended = True
+        if self._over(part):
+            self._leave(part)
+        finish = _FINISH.get(tokens.finish)
+        return [Emit(self._first + tokens.choice, ids, logprobs, finish)] if ids or finish else []
+
+    # Failures
+
+    def _failed(self, part: _Part, leg: Leg, reason: int, message: str) -> None:
+        leg.link.drop(leg, None)
+        if reason in (pb.INVALID, pb.DEADLINE):
+            raise of_reason(reason, message)
+        if leg is part.prefill:
+            part.prefill = None
+            if part.adopted and all(len(self._choices[c].ids) > part.base for c in part.choices):
+                return  # decode has all that prefill had to give
+        else:
+            part.decode = None
+        self._blame(part, leg, reason, message)
+        if part.prefill is not None and not part.adopted:
+            part.attempt += 1  # another decode worker pulls the same cache
+            self._pull(part)
+        else:
+            self._restart(part)
+
+    def _blame(self, part: _Part, leg: Leg, reason: int, message: str) -> None:
+        self.retries += 1
+        name = "LOST" if reason == LOST else pb.Reason.Name(reason)
+        self._metrics.retries.labels(leg.link.role, name.lower()).inc()
+        self._last = Unavailable(message) if reason == LOST else of_reason(reason, message)
+        if reason == pb.OVERLOADED:
+            self._full = self._last
+        hard = reason in (pb.OVERLOADED, pb.DRAINING, pb.INTERNAL)
+        (part.refused if hard else part.failed).add(leg.link.address)
+        self._count(part)
+
+    def _count(self, part: _Part) -> None:
+        """One more try: every way back to a placement comes through here or through a pause, so that it has an end."""
+        part.tries += 1
+        if part.tries > MAX_TRIES:
+            raise self._full or self._last
+
+    def _restart(self, part: _Part) -> None:
+        """Compute again from the prompt, and from each choice's tokens so far if it has any."""
+        self._release(part)
+        for c in part.choices:
+            self._choices[c].early.clear()
+        self._metrics.recomputations.inc()
+        if all(len(self._choices[c].ids) == part.base for c in part.choices):
+            self._place(part)
+            return
+        self._parts.remove(part)
+        for c in part.choices:
+            if not self._choices[c].finished:
+                self._move(part, c)
+
+    def _move(self, part: _Part, choice: int) -> None:
+        """One choice goes on alone."""
+        self._moves += 1
+        self._metrics.migrations.inc()
+        request = f"{self.job.id}.c{choice}.{self._moves}"
+        base = len(self._choices[choice].ids)
+        self._enter(
+            _Part(request, (choice,), base, tries=part.tries, refused=set(part.refused), failed=set(part.failed))
+        )
+
+    def _give_back(self, part: _Part, leg: Leg, choice: int) -> None:
+        part.choices = tuple(c for c in part.choices if c != choice)
+        part.refused.add(leg.link.address)
+        self._move(part, choice)
+        part.refused.discard(leg.link.address)
+
+    def _wait(self, part: _Part) -> None:
+        """Nobody takes it now: the end before the first token, else a pause, since what was sent cannot be unsent."""
+        if not self.emitted:
+            raise self._full or self._last
+        self._count(part)
+        part.refused.clear()
+        part.failed.clear()
+        self._inbox.post(partial(self._again, part), _PAUSE_SECONDS * 2**part.tries)
+
+    def _again(self, part: _Part) -> list[Emit]:
+        if part in self._parts:
+            self._place(part)
+        return []
+
+    # Ends
+
+    def _over(self, part: _Part) -> bool:
+        return all(self._choices[c].finished for c in part.choices)
+
+    def _leave(self, part: _Part) -> None:
+        self._release(part)
+        if part in self._parts:
+            self._parts.remove(part)
+
+    def _release(self, part: _Part) -> None:
+        """Drop both legs, and cancel them unless nothing of them is left on the worker."""
+        prefill, decode = part.prefill, part.decode
+        part.prefill = part.decode = None
+        ended = all(self._choices[c].ended for c in part.choices)
+        if prefill is not None:
+            prefill.link.drop(prefill, None if part.adopted else part.attempt)
+        if decode is not None:
+            complete = ended and (part.adopted or decode.kind == pb.WHOLE)
+            decode.link.drop(decode, None if complete else part.attempt)

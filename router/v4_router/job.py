@@ -1,0 +1,164 @@
+"""From a validated body to what is to be generated. The one place where defaults and limits of requests are applied."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from v4_core.sampling import Sampling
+from v4_router.chat import Message, Mode, Segment, encode_chat
+from v4_router.errors import BadRequest, UnknownModel
+from v4_router.fleet import Limits
+from v4_router.generation import Generation
+from v4_router.schemas import ChatBody, ChatTemplateKwargs, CompletionBody
+from v4_router.tokenizer import Tokenizer
+
+MAX_CHOICES = 128  # of all prompts of one request
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What a request is known by from its arrival on."""
+
+    id: str  # unique; the workers know the request by it
+    deadline: float  # on the event loop's clock
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request, whatever its interface."""
+
+    chat: bool
+    thinking: bool  # the answer begins with reasoning
+    prompts: tuple[Generation, ...]
+    n: int
+    stops: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+    return_token_ids: bool
+    top_logprobs: int | None  # alternatives to show; None = no logprobs
+
+
+def check_model(body: ChatBody | CompletionBody, served_name: str) -> None:
+    """Raises UnknownModel if another model is asked for."""
+    if body.model not in (None, served_name):
+        raise UnknownModel(f"the model {body.model!r} is not served here: use {served_name!r}", "model")
+
+
+async def prepare(
+    body: ChatBody | CompletionBody, ticket: Ticket, mode: Mode, tokenizer: Tokenizer, limits: Limits
+) -> Job:
+    """Encode, check against the limits, fill in defaults. `mode` is the model's own. Raises BadRequest."""
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest("stream_options needs stream=true", "stream_options")
+    if isinstance(body, ChatBody):
+        mode = _mode(body.chat_template_kwargs or ChatTemplateKwargs(), mode)
+        prompts = [await tokenizer.encode_segments(_segments(body, mode))]
+        top = _chat_logprobs(body)
+    else:
+        prompts = [p if isinstance(p, bytes) else await tokenizer.encode_raw(p) for p in body.prompt]
+        top = body.logprobs
+    n = body.n or 1
+    if n * len(prompts) > MAX_CHOICES:
+        raise BadRequest(f"{len(prompts)} prompts with n={n} are over {MAX_CHOICES} choices: send fewer", "n")
+    chat = isinstance(body, ChatBody)
+    return Job(
+        chat=chat,
+        thinking=chat and mode == "thinking",
+        prompts=tuple(_generation(body, ticket, i, prompt, top, limits) for i, prompt in enumerate(prompts)),
+        n=n,
+        stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stream=bool(body.stream),
+        include_usage=body.stream_options is not None and body.stream_options.include_usage,
+        return_token_ids=bool(body.return_token_ids),
+        top_logprobs=top,
+    )
+
+
+def _mode(kwargs: ChatTemplateKwargs, default: Mode) -> Mode:
+    asked = {value for value in (kwargs.thinking, kwargs.enable_thinking) if value is not None}
+    if len(asked) > 1:
+        raise BadRequest("chat_template_kwargs: thinking and enable_thinking contradict", "chat_template_kwargs")
+    if not asked:
+        return default
+    return "thinking" if asked.pop() else "chat"
+
+
+def _segments(body: ChatBody, mode: Mode) -> list[Segment]:
+    messages = []
+    for i, m in enumerate(body.messages):
+        if m.reasoning_content is not None and m.role != "assistant":
+            where = f"messages[{i}].reasoning_content"
+            raise BadRequest(f"{where} belongs to assistant messages only", where)
+        text = m.content if isinstance(m.content, str) else "\n\n".join(part.text for part in m.content)
+        messages.append(Message(m.role, text, m.reasoning_content or ""))
+    keep = body.chat_template_kwargs is not None and not body.chat_template_kwargs.drop_thinking
+    return encode_chat(messages, mode, keep)
+
+
+def _chat_logprobs(body: ChatBody) -> int | None:
+    if not body.logprobs:
+        if body.top_logprobs:
+            raise BadRequest("top_logprobs needs logprobs=true", "top_logprobs")
+        return None
+    return body.top_logprobs or 0
+
+
+def _generation(
+    body: ChatBody | CompletionBody, ticket: Ticket, index: int, prompt: bytes, top: int | None, limits: Limits
+) -> Generation:
+    asked = body.max_tokens
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        asked = body.max_completion_tokens
+    return Generation(
+        id=f"{ticket.id}-{index}" if index else ticket.id,
+        prompt=prompt,
+        n=body.n or 1,
+        max_tokens=_max_tokens(prompt, asked, "messages" if isinstance(body, ChatBody) else "prompt", limits),
+        sampling=_sampling(body, top, limits),
+        deadline=ticket.deadline,
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+    )
+
+
+def _max_tokens(prompt: bytes, asked: int | None, where: str, limits: Limits) -> int:
+    """Tokens that may be generated. Raises BadRequest if the prompt, or what is asked for, cannot fit."""
+    tokens = len(prompt) // 4
+    if tokens > limits.max_model_len - 1:
+        raise BadRequest(
+            f"the prompt has {tokens} tokens, but at most {limits.max_model_len - 1} leave room for an answer", where
+        )
+    if (highest := int(np.frombuffer(prompt, np.uint32).max())) >= limits.vocab_size:
+        raise BadRequest(f"token id {highest} is beyond the vocabulary of {limits.vocab_size}", where)
+    room = limits.max_model_len - tokens
+    if asked is not None and asked > room:
+        raise BadRequest(
+            f"max_tokens is {asked}, but {tokens} prompt tokens leave room for {room} of {limits.max_model_len}",
+            "max_tokens",
+        )
+    return room if asked is None else asked
+
+
+def _sampling(body: ChatBody | CompletionBody, top: int | None, limits: Limits) -> Sampling:
+    return Sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_k=max(0, body.top_k or 0),
+        top_p=1.0 if body.top_p is None else body.top_p,
+        min_p=body.min_p or 0.0,
+        seed=random.getrandbits(64) if body.seed is None else body.seed % (1 << 64),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias=_bias(body.logit_bias or {}, limits),
+        logprobs=top,
+    )
+
+
+def _bias(named: dict[str, float], limits: Limits) -> dict[int, float]:
+    result = {}
+    for key, value in named.items():
+        if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= limits.vocab_size:
+            raise BadRequest(f"logit_bias key {key[:100]!r} is no token id of this model", "logit_bias")
+        result[int(key)] = value
+    return result

@@ -1,0 +1,63 @@
+"""Where a request runs: prefill and decode, or decode alone. A pure function of what is known of the workers.
+
+Costs are tokens still to be computed before this prompt would be done; they become seconds when workers report their
+rates. A placement is a hint: the worker decides what it has, and may refuse.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """What the router knows of a worker that is up."""
+
+    address: str
+    fingerprint: str
+    queued_tokens: int  # prompt tokens not yet computed: as reported, and what was sent since
+    sequences: int  # running and waiting: as reported, and what was sent since
+    cached_tokens: int = 0  # of the prompt to be placed, by the router's guess
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pair, or decode alone when `prefill` is None."""
+
+    prefill: str | None
+    decode: str
+    reason: str
+
+
+def place(
+    prompt_tokens: int,
+    prefill: Sequence[WorkerView],
+    decode: Sequence[WorkerView],
+    *,
+    turn: int,
+    avoid: Collection[str] = (),
+    fingerprint: str | None = None,
+) -> Placement | None:
+    """The cheapest placement, or None if no decode worker is left.
+
+    Prefill: fewest tokens to compute until this prompt is done. Decode: fewest sequences. Both of one fingerprint,
+    which is the given one if tokens of it were already sent. Equals take turns: `turn` counts placements.
+    """
+    usable = [w for w in decode if w.address not in avoid and fingerprint in (None, w.fingerprint)]
+    if not usable:
+        return None
+    kinds = {w.fingerprint for w in usable}
+    sources = [w for w in prefill if w.address not in avoid and w.fingerprint in kinds]
+    if not sources:
+        reason = "no-prefill-worker" if not prefill else "no-prefill-left"
+        return Placement(None, _least(usable, [w.sequences for w in usable], turn).address, reason)
+    costs = [w.queued_tokens + prompt_tokens - min(w.cached_tokens, prompt_tokens) for w in sources]
+    source = _least(sources, costs, turn)
+    partners = [w for w in usable if w.fingerprint == source.fingerprint]
+    target = _least(partners, [w.sequences for w in partners], turn)
+    return Placement(source.address, target.address, "prefix" if source.cached_tokens else "least-queued")
+
+
+def _least(workers: Sequence[WorkerView], costs: Sequence[int], turn: int) -> WorkerView:
+    least = min(costs)
+    equals = [w for w, cost in zip(workers, costs, strict=True) if cost == least]
+    return equals[turn % len(equals)]

@@ -1,0 +1,39 @@
+"""The router as a process: one HTTP server until SIGINT or SIGTERM."""
+
+import logging
+import signal
+
+import uvicorn
+
+from v4_router.app import build_app
+from v4_router.config import RouterConfig
+from v4_router.router import Router
+
+_GRACE_SECONDS = 2  # for running streams; then they are cancelled, on the workers too
+
+
+def run(config: RouterConfig) -> None:
+    """Serve until SIGINT or SIGTERM, then return within a few seconds. Raises ConfigError on an unusable model."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    app = build_app(Router(config))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=config.host,
+            port=config.port,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+    )
+    # The server raises the signal again once it has stopped: then it has done its work.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
