@@ -3,7 +3,7 @@
 Knows which sums of the model are wasteful in eager mode: attention over the whole square where only a band of
 `sliding_window` raw rows and the compressed entries count, and twenty Sinkhorn rounds over 4x4 matrices that
 lie innermost in memory. Also knows what transformers leaves untrained: the indexer, whose choice of entries
-has no gradient, and the routing bias. `check` compares with the untouched forward.
+has no gradient, and the routing bias.
 """
 
 from __future__ import annotations
@@ -20,90 +20,81 @@ from transformers.models.deepseek_v4 import modeling_deepseek_v4 as v4
 
 NO_MASK = {"banded": None}  # the model builds a square mask unless it is given a dict of masks
 BIAS_STEP = 1e-3
+torch._dynamo.config.recompile_limit = 64  # one compilation per row length and layer type
 
 
 def install(model: DeepseekV4ForCausalLM) -> None:
     """Replace the forward of attention and hyper-connections, and start recording what `balance` needs."""
-    for module in model.modules():
-        if isinstance(module, v4.DeepseekV4Attention):
-            module.forward = MethodType(attention, module)
-            module.index_loss = None
-            module.wants_index_loss = False
-        elif isinstance(module, v4.DeepseekV4HyperConnection):
-            module.forward = MethodType(hyper_connection, module)
-        elif isinstance(module, v4.DeepseekV4Indexer):
-            module.register_forward_pre_hook(detach_inputs)
-            module.scorer.register_forward_hook(keep_scores)
-        elif isinstance(module, v4.DeepseekV4TopKRouter):
-            module.load = torch.zeros(module.num_experts)
-            module.register_forward_hook(count_load)
+    for module in modules(model, v4.DeepseekV4DecoderLayer):
+        module.forward = MethodType(layer, module)
+    for module in modules(model, v4.DeepseekV4HyperConnection):
+        module.forward = MethodType(hyper_connection, module)
+    for module in modules(model, v4.DeepseekV4Attention):
+        module.forward = MethodType(attention, module)
+        module.index_loss = None
+    for module in modules(model, v4.DeepseekV4Indexer):
+        module.forward = MethodType(indexer, module)
+        module.scorer.register_forward_hook(keep_scores)
+    for module in modules(model, v4.DeepseekV4TopKRouter):
+        module.load = torch.zeros(module.num_experts)
+        module.register_forward_hook(count_load)
+    request_index_loss(model, False)
 
 
-def detach_inputs(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def modules(model: DeepseekV4ForCausalLM, kind: type[nn.Module]) -> Iterator[Any]:
+    return (module for module in model.modules() if isinstance(module, kind))
+
+
+def indexer(self: Any, hidden_states: Tensor, residual: Tensor, *args: Any) -> Tensor:
     """The indexer learns from its own loss alone, and that loss reaches nothing else."""
-    return (args[0].detach(), args[1].detach(), *args[2:])
+    with torch.set_grad_enabled(self.wants_index_loss):
+        chosen: Tensor = v4.DeepseekV4Indexer.forward(self, hidden_states.detach(), residual.detach(), *args)
+        return chosen
 
 
-def keep_scores(module: nn.Module, _args: tuple[Any, ...], scores: Tensor) -> None:
+def keep_scores(module: Any, _args: tuple[Any, ...], scores: Tensor) -> None:
     module.scores = scores  # [B, S, T], before the causal mask
 
 
-def count_load(module: nn.Module, _args: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def count_load(module: Any, _args: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     module.load += torch.bincount(output[2].reshape(-1), minlength=module.num_experts)
 
 
-def balance(model: DeepseekV4ForCausalLM) -> list[Tensor]:
+def balance(model: DeepseekV4ForCausalLM) -> None:
     """Move each routing bias against its expert's load, as V4 does in place of a balancing loss."""
-    shares = []
-    for module in model.modules():
-        if isinstance(module, v4.DeepseekV4TopKRouter):
-            module.e_score_correction_bias += BIAS_STEP * torch.sign(module.load.mean() - module.load)
-            shares.append(module.load / module.load.sum())
-            module.load = torch.zeros_like(module.load)
-    return shares
+    for module in modules(model, v4.DeepseekV4TopKRouter):
+        module.e_score_correction_bias += BIAS_STEP * torch.sign(module.load.mean() - module.load)
+        module.load.zero_()
 
 
 def request_index_loss(model: DeepseekV4ForCausalLM, wanted: bool) -> None:
-    for module in attentions(model):
-        module.wants_index_loss = wanted
+    for kind in (v4.DeepseekV4Attention, v4.DeepseekV4Indexer):
+        for module in modules(model, kind):
+            module.wants_index_loss = wanted
 
 
 def index_loss(model: DeepseekV4ForCausalLM) -> Tensor:
-    return torch.stack([m.index_loss for m in attentions(model) if m.index_loss is not None]).sum()
-
-
-def attentions(model: DeepseekV4ForCausalLM) -> Iterator[Any]:
-    return (m for m in model.modules() if isinstance(m, v4.DeepseekV4Attention))
-
-
-def window_bias(block: int, blocks: int) -> Tensor:
-    """[blocks, block, 1, 2 * block]: a query of a block sees the `block` rows that end with its own."""
-    query = torch.arange(block).view(1, block, 1, 1)
-    key = torch.arange(2 * block).view(1, 1, 1, 2 * block)
-    seen = (key > query) & (key <= query + block)
-    first = torch.arange(blocks).view(blocks, 1, 1, 1) == 0
-    seen = seen & ~(first & (key < block))
-    return torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
+    losses = [module.index_loss for module in modules(model, v4.DeepseekV4Attention)]
+    return torch.stack([loss for loss in losses if loss is not None]).sum()
 
 
 def attention(self: Any, hidden_states: Tensor, position_embeddings: Any, position_ids: Tensor, **_: Any) -> Any:
     batch, length, _width = hidden_states.shape
     cos, sin = position_embeddings[self.rope_layer_type]
     residual = self.q_a_norm(self.q_a_proj(hidden_states))
-    query = self.q_b_norm(self.q_b_proj(residual).view(batch, length, self.num_heads, self.head_dim))
-    query = v4.apply_rotary_pos_emb(query, cos, sin, unsqueeze_dim=2) * self.scaling  # [B, S, H, d]
-    raw = self.kv_norm(self.kv_proj(hidden_states)).unsqueeze(2)
-    raw = v4.apply_rotary_pos_emb(raw, cos, sin, unsqueeze_dim=2).squeeze(2)  # [B, S, d]
+    query = self.q_b_proj(residual).view(batch, length, self.num_heads, self.head_dim)
+    query = normed_and_turned(query, cos, sin, self.scaling)  # [B, S, H, d]
+    raw = turned(self.kv_norm(self.kv_proj(hidden_states)).unsqueeze(2), cos, sin).squeeze(2)  # [B, S, d]
 
     entries, bias = None, None
     if self.compressor is not None:
         entries, bias = self.compressor(hidden_states, residual, position_ids, None, self.layer_idx)
-        entries = entries.squeeze(1)  # [B, T, d]
+        entries, bias = entries.squeeze(1), bias.transpose(1, 2)  # [B, T, d], [B, S, 1, T]
     output, entry_logits = banded(query, raw, entries, bias, self.sinks, self.sliding_window)
     if self.layer_type == "compressed_sparse_attention" and self.wants_index_loss:
         self.index_loss = imitation_loss(self.compressor.indexer.scorer.scores, entry_logits, position_ids)
 
-    output = v4.apply_rotary_pos_emb(output, cos, -sin, unsqueeze_dim=2)
+    output = turned(output, cos, -sin)
     grouped = self.o_a_proj(output.reshape(batch, length, self.config.o_groups, -1)).flatten(2)
     return self.o_b_proj(grouped), None
 
@@ -116,23 +107,69 @@ def banded(
     blocks = length // window
     own = raw.view(batch, blocks, window, width)
     rows = torch.cat([F.pad(own, (0, 0, 0, 0, 1, 0))[:, :-1], own], dim=2)  # [B, blocks, 2W, d]
-    logits = query.view(batch, blocks, window * heads, width) @ rows.transpose(-1, -2)
-    logits = logits.view(batch, blocks, window, heads, 2 * window) + window_bias(window, blocks)
-    parts = [logits.view(batch, length, heads, 2 * window)]
-    entry_logits = None
-    if entries is not None and bias is not None:
-        entry_logits = (query.view(batch, length * heads, width) @ entries.transpose(-1, -2)).view(
-            batch, length, heads, -1
-        )
-        parts.append(entry_logits + bias.transpose(1, 2))  # bias [B, 1, S, T] -> [B, S, 1, T]
-    parts.append(sinks.view(1, 1, heads, 1).expand(batch, length, heads, 1))
-    weights = torch.cat(parts, dim=-1).softmax(dim=-1)
-    near = weights[..., : 2 * window].reshape(batch, blocks, window * heads, 2 * window)
-    output = (near @ rows).view(batch, length, heads, width)
-    if entries is not None and bias is not None:
-        far = weights[..., 2 * window : -1].reshape(batch, length * heads, -1)
-        output = output + (far @ entries).view(batch, length, heads, width)
-    return output, entry_logits
+    near = query.view(batch, blocks, window * heads, width) @ rows.transpose(-1, -2)
+    near = near.view(batch, blocks, window, heads, 2 * window)
+    if entries is None or bias is None:
+        near = near_softmax(near, sinks)
+        output = near.view(batch, blocks, window * heads, 2 * window) @ rows
+        return output.view(query.shape), None
+    far = (query.view(batch, length * heads, width) @ entries.transpose(-1, -2)).view(batch, length, heads, -1)
+    near_weights, far_weights = joint_softmax(near, far, bias, sinks)
+    output = near_weights.view(batch, blocks, window * heads, 2 * window) @ rows
+    far_output = far_weights.view(batch, length * heads, -1) @ entries
+    return output.view(query.shape) + far_output.view(query.shape), far
+
+
+def in_window(near: Tensor) -> Tensor:
+    """Logits [B, blocks, W, H, 2W] of a block's queries with the rows of the block before and their own."""
+    _, blocks, window, _, _ = near.shape
+    block = torch.arange(blocks).view(blocks, 1, 1, 1)
+    query = torch.arange(window).view(1, window, 1, 1)
+    key = torch.arange(2 * window).view(1, 1, 1, 2 * window)
+    seen = (key > query) & (key <= query + window) & ((block > 0) | (key >= window))
+    return near.float().masked_fill(~seen, float("-inf"))
+
+
+@torch.compile(dynamic=False)
+def near_softmax(near: Tensor, sinks: Tensor) -> Tensor:
+    logits = in_window(near)
+    sink = sinks.view(1, 1, 1, -1, 1)
+    top = torch.maximum(logits.amax(-1, keepdim=True), sink).detach()
+    weights = torch.exp(logits - top)
+    return (weights / (weights.sum(-1, keepdim=True) + torch.exp(sink - top))).to(near.dtype)
+
+
+@torch.compile(dynamic=False)
+def joint_softmax(near: Tensor, far: Tensor, bias: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    near_logits = in_window(near).view(*far.shape[:3], -1)
+    far_logits = far.float() + bias
+    sink = sinks.view(1, 1, -1, 1)
+    top = torch.maximum(near_logits.amax(-1, keepdim=True), far_logits.amax(-1, keepdim=True))
+    top = torch.maximum(top, sink).detach()
+    near_weights, far_weights = torch.exp(near_logits - top), torch.exp(far_logits - top)
+    total = near_weights.sum(-1, keepdim=True) + far_weights.sum(-1, keepdim=True) + torch.exp(sink - top)
+    return (near_weights / total).to(near.dtype), (far_weights / total).to(near.dtype)
+
+
+@torch.compile(dynamic=False)
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Interleaved RoPE on the last channels of [B, S, H, d]."""
+    return rope(x.float(), cos, sin).to(x.dtype)
+
+
+@torch.compile(dynamic=False)
+def normed_and_turned(x: Tensor, cos: Tensor, sin: Tensor, scale: float) -> Tensor:
+    normed = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
+    return (rope(normed, cos, sin) * scale).to(x.dtype)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    plain, pairs = x[..., : -2 * cos.shape[-1]], x[..., -2 * cos.shape[-1] :]
+    pairs = pairs.unflatten(-1, (-1, 2))
+    cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
+    first, second = pairs[..., 0], pairs[..., 1]
+    turned_pairs = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return torch.cat([plain, turned_pairs.flatten(-2)], dim=-1)
 
 
 def imitation_loss(scores: Tensor, entry_logits: Tensor | None, position_ids: Tensor) -> Tensor:
@@ -142,24 +179,57 @@ def imitation_loss(scores: Tensor, entry_logits: Tensor | None, position_ids: Te
     count = scores.shape[-1]
     hidden = torch.arange(count).view(1, 1, count) >= ((position_ids + 1) // 4).unsqueeze(-1)  # [1, S, T]
     with torch.no_grad():
-        target = entry_logits.masked_fill(hidden.unsqueeze(2), -1e9).softmax(dim=-1).mean(dim=2)
-    scores = scores.masked_fill(hidden, -1e9).log_softmax(dim=-1)
+        target = entry_logits.float().masked_fill(hidden.unsqueeze(2), -1e9).softmax(dim=-1).mean(dim=2)
+    scores = scores.float().masked_fill(hidden, -1e9).log_softmax(dim=-1)
     losses = -(target * scores).sum(dim=-1)
     return losses[:, 4:].mean()  # the first queries have at most one entry
 
 
 def hyper_connection(self: Any, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As transformers, with tokens innermost: [4, 4, tokens] rather than [tokens, 4, 4]."""
-    batch, length, count, _width = streams.shape
-    mixes = F.linear(self.input_norm(streams.flatten(2)), self.fn).view(batch * length, -1).t()
-    scale = self.scale.repeat_interleave(torch.tensor([count, count, count * count]))
-    mixes = mixes * scale[:, None] + self.base[:, None]
-    pre = torch.sigmoid(mixes[:count]) + self.hc_eps
-    post = 2 * torch.sigmoid(mixes[count : 2 * count])
-    comb = sinkhorn(mixes[2 * count :].reshape(count, count, -1), self.hc_sinkhorn_iters, self.hc_eps)
-    collapsed = torch.matmul(pre.t().reshape(batch, length, 1, count), streams).squeeze(2)
-    comb = comb.permute(2, 0, 1).reshape(batch, length, count, count)
-    return post.t().reshape(batch, length, count), comb, collapsed
+    batch, length, count, width = streams.shape
+    flat = streams.reshape(batch * length, count, width)
+    post, comb, collapsed = mix_in(flat, self.fn, self.scale, self.base, self.hc_sinkhorn_iters)
+    return post, comb, collapsed.view(batch, length, width)
+
+
+def layer(self: Any, hidden_states: Tensor, input_ids: Tensor | None = None, **kwargs: Any) -> Tensor:
+    shape = hidden_states.shape
+    streams = hidden_states.view(-1, *shape[2:])
+    post, comb, collapsed = self.attn_hc(hidden_states)
+    output, _ = self.self_attn(self.input_layernorm(collapsed), **kwargs)
+    streams = mix_out(streams, output.reshape(-1, shape[-1]), post, comb)
+    post, comb, collapsed = self.ffn_hc(streams.view(shape))
+    output = self.mlp(self.post_attention_layernorm(collapsed), input_ids=input_ids)
+    return mix_out(streams, output.reshape(-1, shape[-1]), post, comb).view(shape)
+
+
+@torch.compile(dynamic=False)
+def mix_in(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, rounds: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Hyper-connection of streams [N, 4, D]: post [4, N], comb [4, 4, N] and the layer's input [N, D]."""
+    eps = 1e-6
+    count = streams.shape[1]
+    flat = streams.flatten(1)
+    norm = torch.rsqrt(flat.square().mean(-1) + eps)
+    mixes = fn @ flat.t() * norm
+    pre = torch.sigmoid(mixes[:count] * scale[0] + base[:count, None]) + eps
+    post = 2 * torch.sigmoid(mixes[count : 2 * count] * scale[1] + base[count : 2 * count, None])
+    logits = mixes[2 * count :] * scale[2] + base[2 * count :, None]
+    comb = sinkhorn(logits.view(count, count, -1), rounds, eps)
+    collapsed = (pre.t().unsqueeze(-1) * streams).sum(1)
+    return post, comb, collapsed
+
+
+@torch.compile(dynamic=False)
+def mix_out(streams: Tensor, output: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """X'[k] = post[k] * output + sum over j of comb[j, k] * X[j]."""
+    count = streams.shape[1]
+    mixed = []
+    for k in range(count):
+        stream = post[k].unsqueeze(-1) * output
+        for j in range(count):
+            stream = stream + comb[j, k].unsqueeze(-1) * streams[:, j]
+        mixed.append(stream)
+    return torch.stack(mixed, dim=1)
 
 
 def sinkhorn(logits: Tensor, rounds: int, eps: float) -> Tensor:

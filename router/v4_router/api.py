@@ -78,7 +78,7 @@ class _Answer:
         self._request = request
         self._send = send
         self._headers_sent = False
-        self._timing = Timing(router.metrics, loop.time)
+        self._timing = Timing(router.metrics, time.perf_counter)
         self._deadline = loop.time() + router.config.request_timeout_seconds
 
     async def give(self) -> None:
