@@ -17,11 +17,11 @@ class WorkerConfig:
     model: Path  # checkpoint folder
     host: str = "127.0.0.1"
     port: int = 0  # 0 = any free one, printed at start
-    device: str = "auto"  # auto | cpu | cuda: cuda where there is one
+    device: str = "auto"  # auto | cpu; auto = cpu as long as caches in GPU memory cannot be transferred
     dtype: str = "auto"  # of compute; auto = the checkpoint's own
     format: str = "auto"  # of raw rows and entries; auto = dtype
     index_format: str = "auto"  # of indexer keys; auto = format
-    memory: int | str = "auto"  # cache memory, "80GB" or bytes; auto = 1 GiB on a CPU, 85 % of what is free on a GPU
+    memory: int | str = "auto"  # cache memory, "80GB" or bytes; auto = 1 GiB
     max_sequences: int = 16  # live tails: sequences that run, arrive or are leased
     max_model_len: int = 0  # tokens of prompt and output; 0 = what model and memory allow
     chunk_tokens: int = 512  # of one step
@@ -35,6 +35,11 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         checks = [
             (self.device in _DEVICES, f"device must be one of {', '.join(_DEVICES)}"),
+            (
+                self.device != "cuda",
+                "device cuda is not supported by prefill and decode workers yet, since a cache in GPU memory cannot be "
+                "transferred: use cpu, or `v4serve generate`, which runs one engine on a GPU",
+            ),
             (self.dtype in _DTYPES, f"dtype must be one of {', '.join(_DTYPES)}"),
             (self.format in ("auto", *STORAGE_FORMATS), f"format must be auto or one of {', '.join(STORAGE_FORMATS)}"),
             (

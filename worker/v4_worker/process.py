@@ -61,7 +61,7 @@ class _Process:
     def _load(self) -> Loaded:
         config, memory = self._config, self._config.memory
         options = EngineOptions(
-            device=config.device,
+            device="cpu",
             dtype=config.dtype,
             format=config.format,
             index_format=config.index_format,

@@ -1,0 +1,37 @@
+"""Settings of a worker: what cannot be is refused with the field's name."""
+
+from pathlib import Path
+
+import pytest
+
+from v4_core.errors import ConfigError
+from v4_core.settings import load
+from v4_worker.config import WorkerConfig
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("device", "tpu"),
+        ("device", "cuda"),
+        ("dtype", "fp16"),
+        ("format", "int8"),
+        ("index_format", "int4"),
+        ("port", 70000),
+        ("max_sequences", 0),
+        ("chunk_tokens", 1),
+        ("max_model_len", -1),
+        ("lease_seconds", 0.0),
+        ("drain_seconds", -1.0),
+    ],
+)
+def test_a_bad_value_names_its_field(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        load(WorkerConfig, None, {"model": Path("m"), field: value})
+
+
+def test_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    file = tmp_path / "worker.yaml"
+    file.write_text("model: m\nlease_second: 3\n")
+    with pytest.raises(ConfigError, match="lease_seconds"):
+        load(WorkerConfig, file, {})
