@@ -20,6 +20,8 @@ from v4_router.workers import Leg
 
 MAX_TRIES = 6  # of one part in a row without a new token
 _PAUSE_SECONDS = 0.1  # before the first try again when nobody can take a request whose tokens were already sent
+_FULL_SECONDS = 30.0  # for decode workers to have room again, while the cache waits in prefill's pool
+_FULL_PAUSE_SECONDS = (0.02, 0.5)  # between two such tries, first and longest
 
 LOST = -1  # beside pb.Reason: the worker's stream ended
 _FINISH = {pb.STOP: "stop", pb.LENGTH: "length"}
@@ -44,6 +46,8 @@ class _Part:
     tries: int = 0  # since the last new token
     refused: set[str] = field(default_factory=set)  # workers that said no in these tries
     failed: set[str] = field(default_factory=set)  # workers that may do better another time
+    full: set[str] = field(default_factory=set)  # decode workers without room for this cache just now
+    full_since: float | None = None  # seconds that were left when the first of them said so
     prefill: Leg | None = None
     decode: Leg | None = None  # of kind WHOLE or DECODE
     target: str = ""  # the decode worker chosen at placement
@@ -157,9 +161,12 @@ class Flow:
         """Have a decode worker take over what prefill computes; all again if there is none for it."""
         if part.prefill is None:
             raise InternalError("a cache without a prefill worker was to be pulled")
-        avoid = part.refused | part.failed
+        avoid = part.refused | part.failed | part.full
         if part.target in avoid or not self._fleet.links[part.target].usable:
             target = self._fleet.partner(avoid, part.prefill.link.info.fingerprint)
+            if target is None and part.full:
+                self._wait_for_room(part, part.prefill)
+                return
             if target is None:
                 self._count(part)
                 self._restart(part)
@@ -167,6 +174,20 @@ class Flow:
             part.target = target
         self.pair = (part.prefill.link.address, part.target)
         part.decode = self._start(part, part.target, pb.DECODE, 0)
+
+    def _wait_for_room(self, part: _Part, prefill: Leg) -> None:
+        """Decode workers are full: the cache waits where it is, bounded in time, and is offered again."""
+        waited = 0.0 if part.full_since is None else part.full_since - self._inbox.seconds_left()
+        if waited > _FULL_SECONDS:
+            raise self._full or self._last
+        part.full.clear()
+        least, most = _FULL_PAUSE_SECONDS
+        self._inbox.post(partial(self._offer, part, prefill), min(max(least, waited / 2), most))
+
+    def _offer(self, part: _Part, prefill: Leg) -> list[Emit]:
+        if part in self._parts and part.prefill is prefill and part.decode is None:
+            self._pull(part)
+        return []
 
     def _start(self, part: _Part, address: str, kind: pb.Leg, uncached_tokens: int) -> Leg:
         job = self.job
@@ -208,6 +229,7 @@ class Flow:
                 self._started(part, leg, event.started)
             case "adopted":
                 part.adopted = True
+                part.full_since = None
                 self.adopted = event.adopted
                 self._metrics.transferred(event.adopted)
             case "failed":
@@ -296,6 +318,10 @@ class Flow:
         self._last = Unavailable(message) if reason == LOST else of_reason(reason, message)
         if reason == pb.OVERLOADED:
             self._full = self._last
+            if leg.kind == pb.DECODE:
+                part.full.add(leg.link.address)
+                part.full_since = self._inbox.seconds_left() if part.full_since is None else part.full_since
+                return
         hard = reason in (pb.OVERLOADED, pb.DRAINING, pb.INTERNAL)
         (part.refused if hard else part.failed).add(leg.link.address)
         self._count(part)

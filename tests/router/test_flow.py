@@ -15,6 +15,7 @@ import pytest
 from tests.router.conftest import MODEL, Deploy, Deployment, until
 from tests.router.fake_worker import FakeWorker, expected
 from v4_core.v1 import worker_pb2 as pb
+from v4_router import flow
 
 PROMPT = [10, 20, 30]
 
@@ -178,8 +179,14 @@ async def test_a_gap_is_an_internal_error(deploy: Deploy) -> None:
 )
 @pytest.mark.parametrize("everywhere", [True, False])
 async def test_every_reason_has_its_status(
-    deploy: Deploy, reason: pb.Reason, status: int, kind: str, everywhere: bool
+    deploy: Deploy,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: pb.Reason,
+    status: int,
+    kind: str,
+    everywhere: bool,
 ) -> None:
+    monkeypatch.setattr(flow, "_FULL_SECONDS", 0.3)
     d = await deploy(2, 2)
     for worker in d.workers if everywhere else d.decode:
         worker.refuse_always = reason
@@ -202,6 +209,15 @@ async def test_one_refusal_is_placed_elsewhere(deploy: Deploy, reason: pb.Reason
         worker.refusals = [reason]
     await completed(ask(d, 6), 6)
     assert await d.metric("v4serve_retries_total", role=role) >= 1
+    await d.idle()
+
+
+async def test_a_cache_waits_in_prefills_pool_until_decode_has_room(deploy: Deploy) -> None:
+    d = await deploy(1, 2)
+    for worker in d.decode:
+        worker.refusals = [pb.OVERLOADED] * 8
+    await completed(ask(d, 6), 6)
+    assert len([s for s in d.prefill[0].starts if not s.request.startswith("probe")]) == 1, "computed once"
     await d.idle()
 
 
