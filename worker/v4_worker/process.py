@@ -117,11 +117,15 @@ class _Progress:
 
 
 def _warm_up(loaded: Loaded) -> None:
-    """Generate one token: a worker that cannot must not say that it is ready."""
+    """Generate a token behind a prompt that takes every path, the indexer's selection too.
+
+    A worker that cannot must not say that it is ready; and what is compiled at first use is compiled now.
+    """
+    log.info("warming up (the first start on a machine compiles operators)")
     engine = loaded.engine
-    request = Request(
-        ("warm-up", 0), "whole", [engine.config.bos_token_id], max_tokens=1, sampling=Sampling(temperature=0)
-    )
+    length = min(4 * (engine.config.index_topk + 2), engine.limits.max_model_len - 2)
+    prompt = [engine.config.bos_token_id] * max(1, length)
+    request = Request(("warm-up", 0), "whole", prompt, max_tokens=2, sampling=Sampling(temperature=0))
     engine.submit(request)
     while engine.busy:
         engine.step()
