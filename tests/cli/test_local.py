@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli import stand_in
 from tests.cli.waiting import alive, gone, until
-from tests.core.tiny import DEEPSEEK
+from tests.tiny_config import DEEPSEEK
 from v4_cli.errors import DeploymentError
 from v4_cli.local import LocalDeployment
 from v4_cli.main import run

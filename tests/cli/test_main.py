@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.tiny import DEEPSEEK
+from tests.tiny_config import DEEPSEEK
 from v4_cli.errors import DeploymentError, exit_code, needs
 from v4_cli.main import run
 from v4_core.errors import ConfigError, GeometryError, RequestError

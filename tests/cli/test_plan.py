@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.tiny import CONFIG, DEEPSEEK
+from tests.tiny_config import CONFIG, DEEPSEEK
 from v4_cli.main import run
 from v4_cli.plan import PlanConfig, make_plan
 from v4_core.errors import ConfigError

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.tiny import CONFIG, DEEPSEEK, TRANSFORMERS
+from tests.tiny_config import CONFIG, DEEPSEEK, TRANSFORMERS
 from v4_core.config import C4, C128, SWA, ModelConfig, Yarn
 from v4_core.errors import ConfigError
 

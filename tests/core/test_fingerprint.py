@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.tiny import CONFIG
+from tests.tiny_config import CONFIG
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import SAMPLE_BYTES, fingerprint
 from v4_core.geometry import CacheGeometry

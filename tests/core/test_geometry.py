@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.core.tiny import CONFIG
+from tests.tiny_config import CONFIG
 from v4_core.blocks import BLOCK_TOKENS
 from v4_core.config import C4, C128, SWA, ModelConfig
 from v4_core.errors import GeometryError

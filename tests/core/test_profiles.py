@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.tiny import CONFIG, DEEPSEEK
+from tests.tiny_config import CONFIG, DEEPSEEK
 from v4_core.config import C4, C128, SWA
 from v4_core.errors import ConfigError
 from v4_core.profiles import PROFILES, model_config

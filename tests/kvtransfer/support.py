@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 import numpy as np
 
-from v4_core.config import ModelConfig
+from tests.tiny_config import CONFIG
 from v4_core.geometry import CacheGeometry, Region
 from v4_core.profiles import model_config
 from v4_core.v1 import worker_pb2 as pb
@@ -17,40 +17,7 @@ from v4_kvtransfer.memory import Bytes, HostMemory
 from v4_kvtransfer.provider import TransferService
 
 FINGERPRINT = "f" * 64
-TINY = ModelConfig.from_dict(
-    {
-        "model_type": "deepseek_v4",
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "moe_intermediate_size": 32,
-        "num_hidden_layers": 5,
-        "num_attention_heads": 4,
-        "head_dim": 32,
-        "q_lora_rank": 24,
-        "num_experts_per_tok": 2,
-        "n_routed_experts": 8,
-        "routed_scaling_factor": 1.5,
-        "swiglu_limit": 10.0,
-        "max_position_embeddings": 4096,
-        "rope_theta": 10000.0,
-        "compress_rope_theta": 160000.0,
-        "qk_rope_head_dim": 8,
-        "compress_ratios": [0, 4, 128, 4, 128],
-        "num_hash_layers": 2,
-        "sliding_window": 16,
-        "o_groups": 2,
-        "o_lora_rank": 16,
-        "index_n_heads": 16,
-        "index_head_dim": 16,
-        "index_topk": 8,
-        "hc_mult": 4,
-        "hc_sinkhorn_iters": 20,
-        "hc_eps": 1e-06,
-        "rms_norm_eps": 1e-06,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
-)
+TINY = CONFIG
 FLASH = model_config("flash")
 EMPTY = 0xEE  # what memory holds before a test writes it
 
