@@ -137,8 +137,11 @@ def test_attention_over_own_rows_in_parts_equals_one_piece(monkeypatch: pytest.M
     entry_row, entry_mask = torch.randint(0, 20, (3, 4, 5)), torch.rand(3, 4, 5) > 0.3
     arguments = (query, rows, mask, entries, entry_row, entry_mask, random(2, seed=3))
     whole = reference.attend_selected(*arguments)
-    monkeypatch.setattr(reference, "_OWN_ROWS_BYTES", 1)
+    monkeypatch.setattr(reference, "_WORKSPACE_BYTES", 1)
     torch.testing.assert_close(reference.attend_selected(*arguments), whole)
+    pieces = reference.attend(query, rows, mask, random(2, seed=3))
+    monkeypatch.undo()
+    torch.testing.assert_close(pieces, reference.attend(query, rows, mask, random(2, seed=3)))
     shared = torch.cat((rows[:, None].expand(3, 4, 6, 8), entries[entry_row]), dim=2)
     logits = torch.einsum("tqhd,tqkd->tqhk", query, shared)
     logits = logits.masked_fill(~torch.cat((mask, entry_mask), -1)[:, :, None], -torch.inf)

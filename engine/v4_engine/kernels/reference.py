@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SCORE_BYTES = 64 << 20  # bound on the workspace of index scores
-_OWN_ROWS_BYTES = 64 << 20  # bound on the rows gathered for queries of their own
+_WORKSPACE_BYTES = 64 << 20  # what one piece of an operator may take beside its inputs and outputs, roughly
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -105,7 +104,7 @@ def index_scores(
     tiles, queries, heads, width = query.shape
     scores = query.new_empty(tiles, queries, pages, 64)
     row = torch.arange(64, device=query.device)
-    step = max(1, _SCORE_BYTES // (queries * heads * 64 * query.element_size()))
+    step = max(1, _WORKSPACE_BYTES // (queries * heads * 64 * query.element_size()))
     for first in range(0, pair_tile.shape[0], step):
         tile, page, base = (index[first : first + step] for index in (pair_tile, pair_page, pair_row))
         key = keys[base[:, None] + row].to(query.dtype)
@@ -137,6 +136,15 @@ def attend(query: Tensor, rows: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
 
     query [T, Q, H, d] (scaled) and sinks [H] in `acc`, rows [T, K, d] finite, mask [T, Q, K] -> [T, Q, H, d].
     """
+    tiles, queries, heads, _ = query.shape
+    step = max(1, _WORKSPACE_BYTES // (queries * heads * rows.shape[1] * query.element_size()))
+    if step >= tiles:
+        return _attend(query, rows, mask, sinks)
+    parts = [slice(first, first + step) for first in range(0, tiles, step)]
+    return torch.cat([_attend(query[part], rows[part], mask[part], sinks) for part in parts])
+
+
+def _attend(query: Tensor, rows: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
     tiles, queries, heads, width = query.shape
     rows = rows.to(query.dtype)
     logits = torch.bmm(query.reshape(tiles, queries * heads, width), rows.transpose(1, 2))
@@ -155,7 +163,7 @@ def attend_selected(
     """
     out = torch.empty_like(query)
     per_tile = entry_row.shape[1] * entry_row.shape[2] * query.shape[-1] * query.element_size()
-    step = max(1, _OWN_ROWS_BYTES // per_tile)
+    step = max(1, _WORKSPACE_BYTES // per_tile)
     for first in range(0, query.shape[0], step):
         part = slice(first, first + step)
         own = entries[entry_row[part]].to(query.dtype).masked_fill_(~entry_mask[part].unsqueeze(-1), 0)
