@@ -5,6 +5,7 @@ does not know, since a field that is skipped is a silent wrong token. Knows noth
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -289,6 +290,13 @@ def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value
 
 
+def _positive(c: ModelConfig) -> list[tuple[str, float]]:
+    values = [(name, getattr(c, name)) for name in ("hc_eps", "rms_norm_eps", "swiglu_limit", "routed_scaling_factor")]
+    if c.yarn is not None:
+        values += [(f"rope_scaling.{name}", value) for name, value in vars(c.yarn).items()]
+    return values
+
+
 def _check(c: ModelConfig) -> None:
     sizes = ("vocab_size", "hidden_size", "num_heads", "head_dim", "q_lora_rank", "o_groups", "o_lora_rank",
              "moe_intermediate_size", "index_heads", "index_dim", "index_topk", "hc_mult",
@@ -310,7 +318,10 @@ def _check(c: ModelConfig) -> None:
             "num_experts_per_tok must be within n_routed_experts",
         ),
         (0 <= c.num_hash_layers <= len(c.ratios), "num_hash_layers must be within num_hidden_layers"),
-        (0 < c.window <= 256, "sliding_window must be within 1..256"),
+        (5 <= c.window <= 256, "sliding_window must be within 5..256"),
+        *((0 < value < math.inf, f"{name} must be greater than 0") for name, value in _positive(c)),
+        (c.rope_theta > 1 and c.compress_rope_theta > 1, "rope_theta and compress_rope_theta must be greater than 1"),
+        (c.draft_layers >= 0, "num_nextn_predict_layers must not be negative"),
         (c.n_shared_experts == 1, "n_shared_experts must be 1"),
         (0 <= c.eos_token_id < c.vocab_size, "eos_token_id must be within the vocabulary"),
     ]

@@ -29,7 +29,7 @@ class DecodeLeg(Leg):
             return
         try:
             sequence = await self.worker.engine.call(lambda engine: engine.reserve(self.request))
-        except CapacityError as error:
+        except (RequestError, CapacityError) as error:
             self.fail(pb.INVALID, str(error))
             return
         if self.ended:

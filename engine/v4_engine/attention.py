@@ -119,10 +119,10 @@ class Attention:
                 return _in_token_order(out, g)
             entries = DenseEntries(row, valid.unsqueeze(1), ~valid[:, 0])
         if entries is not None:
-            far = self.memory.entries[index].read(entries.row, near.dtype)
+            far = self.memory.entries[index].read(entries.row, query.dtype)
             if entries.empty is not None:
                 far.masked_fill_(entries.empty[:, None, None], 0)
-            near, mask = torch.cat((near, far), dim=1), torch.cat((mask, entries.mask), dim=-1)
+            near, mask = torch.cat((near.to(far.dtype), far), dim=1), torch.cat((mask, entries.mask), dim=-1)
         return _in_token_order(k.attend(tiled, near, mask, sinks), g)
 
     def _select(self, index: int, scan: ScannedEntries, query: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ that a chunk may be longer than the ring. Row indices are those of stores.RowSto
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from torch import Tensor
 from v4_core.blocks import BLOCK_TOKENS
 from v4_core.config import C4, C128
 from v4_core.geometry import C4_ENTRIES, C4_WINDOW, C128_WINDOW, CacheGeometry, Region
+from v4_engine.errors import IntegrityError
 
 Ints = NDArray[np.int64]
 PREFILL_TILE = 64  # queries of one sequence that share a gather of window rows
+_GROUP_TOKENS = 65_536  # context below which decoding sequences are not told apart
 
 
 @dataclass(frozen=True)
@@ -123,14 +126,15 @@ class StepPlanner:
 
     def plan(self, slices: Sequence[Slice]) -> Step:
         """Index tensors of a step of these slices. Slices of one token come first in token order."""
-        order = sorted(range(len(slices)), key=lambda i: len(slices[i].ids) > 1)
+        order = sorted(range(len(slices)), key=lambda i: _group_of(slices[i]))
         batch = _Batch([slices[i] for i in order])
         raw_low = np.maximum(batch.valid_from, batch.start - self._g.config.window + 1)
         raw = _Workspace(batch, np.minimum(raw_low, batch.start))
         keep = self._g.config.window
         write_from, write_row = raw.writes(self._raw, keep + self._g.slack, keep)
-        decoding = int(np.count_nonzero(batch.length == 1))
-        spans = [(0, decoding, 1), (decoding, len(slices), PREFILL_TILE)]
+        groups = np.array([_group_of(slices[i]) for i in order])
+        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(slices)]
+        spans = [(a, b, 1 if batch.length[a] == 1 else PREFILL_TILE) for a, b in pairwise(edges)]
         step = Step(
             ids=_tensor(batch.ids),
             positions=_tensor(batch.position),
@@ -140,7 +144,7 @@ class StepPlanner:
             c4=self._windows(batch, C4, self._c4, self._entry_stride),
             index=self._windows(batch, C4, self._index, self._key_stride),
             c128=self._windows(batch, C128, self._c128, self._entry_stride),
-            groups=tuple(self._group(batch, raw, *span) for span in spans if span[0] < span[1]),
+            groups=tuple(self._group(batch, raw, *span) for span in spans),
             last=_tensor((batch.first + batch.length - 1)[np.argsort(order)]),
         )
         return step if self._device.type == "cpu" else _to(step, self._device)
@@ -237,6 +241,14 @@ class StepPlanner:
         )
 
 
+def _group_of(s: Slice) -> int:
+    """Slices that share a group, in which each reads as many C128 entries as the one with the most: decoding ones whose
+    contexts are within a factor of two of each other where they are long, and all prompts."""
+    if len(s.ids) > 1:
+        return 64
+    return (s.start // _GROUP_TOKENS).bit_length()
+
+
 class _Batch:
     """The slices' numbers as arrays over slices and over tokens."""
 
@@ -260,6 +272,8 @@ class _Batch:
         self._slots = np.concatenate([np.asarray(s.slots, dtype=np.int64) for s in slices])
         counts = array([len(s.slots) for s in slices])
         self._slot_first = np.cumsum(counts) - counts
+        if (counts * BLOCK_TOKENS < self.end).any():
+            raise IntegrityError("a slice has fewer block slots than its tokens need")
 
     def slot(self, owner: Ints, block: Ints) -> Ints:
         """Arena slot of a slice's block."""

@@ -15,6 +15,7 @@ class Resume:
     start: int  # first position to compute; so many tokens are cached
     write_from: int  # entries that close before this position exist
     valid_from: int  # first position whose raw rows exist or will be computed
+    exact_from: int  # first boundary whose tail is exact: inside a replay it is not
     restore: bool  # the checkpoint at `start` is unpacked into the tail
 
 
@@ -26,12 +27,12 @@ def resume(matched: int, checkpoint: int, layers: int, window: int) -> Resume:
     """
     replay = max(0, matched - layers * (window - 1))
     if checkpoint >= replay:
-        return Resume(checkpoint, matched, 0, restore=checkpoint > 0)
-    return Resume(replay, matched, replay, restore=False)
+        return Resume(checkpoint, matched, 0, checkpoint, restore=checkpoint > 0)
+    return Resume(replay, matched, replay, matched, restore=False)
 
 
-def checkpoint_boundaries(tokens: int, start: int, junction: int | None, every: int) -> list[int]:
-    """Boundaries in start < b <= tokens at which a prompt of `tokens` keeps its state, ascending.
+def checkpoint_boundaries(tokens: int, exact_from: int, junction: int | None, every: int) -> list[int]:
+    """Boundaries in exact_from <= b <= tokens at which a prompt of `tokens` keeps its state, ascending.
 
     The longest hit of the same prompt (hit_limit, which the reader uses too), the end if it is a boundary, the junction
     where the prompt left an existing chain, and every `every` blocks (0 = none).
@@ -43,4 +44,4 @@ def checkpoint_boundaries(tokens: int, start: int, junction: int | None, every: 
         wanted.add(junction)
     if every:
         wanted.update(range(every * BLOCK_TOKENS, tokens + 1, every * BLOCK_TOKENS))
-    return sorted(b for b in wanted if start < b <= tokens)
+    return sorted(b for b in wanted if max(exact_from, 1) <= b <= tokens)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from v4_core.config import ModelConfig
-from v4_core.geometry import Span
+from v4_core.errors import RequestError
 from v4_engine.batch import Slice, StepPlanner
 from v4_engine.errors import CapacityError
 from v4_engine.model import V4Model
 from v4_engine.params import Params
 from v4_engine.pool import SlotPool
-from v4_engine.sampler import Draw, Drawn, sample
+from v4_engine.sampler import Draw, Drawn, TokenHistory, penalised, sample
 from v4_engine.scheduler import Limits, Plan, Scheduler
 from v4_engine.sequence import Finish, Key, Request, Sequence
 from v4_engine.stores import CacheMemory
@@ -59,7 +59,15 @@ class Parked:
     firsts: tuple[Token, ...]
 
 
-Event = Admitted | Token | Progress | Parked
+@dataclass(frozen=True)
+class Broken:
+    """A request was given up, with all its choices, since its state cannot be trusted."""
+
+    request: Request
+    message: str
+
+
+Event = Admitted | Token | Progress | Parked | Broken
 
 
 class Engine:
@@ -88,12 +96,12 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have something to do."""
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        """Whether a step would have something to do: not if all that waits waits for memory."""
+        return bool(self.scheduler.running) or bool(self.scheduler.waiting and not self.scheduler.stuck)
 
     def submit(self, request: Request) -> bool:
-        """Queue a whole or prefill request; False if too many wait. Raises CapacityError if it can never fit."""
-        self.scheduler.check_fits(request)
+        """Queue a whole or prefill request; False if too many wait. Raises RequestError, CapacityError."""
+        self._check(request)
         if len(self.scheduler.waiting) >= self.limits.max_waiting:
             return False
         self.scheduler.add(request)
@@ -104,21 +112,43 @@ class Engine:
         return self.scheduler.drop(key)
 
     def reserve(self, request: Request) -> Sequence | None:
-        """Memory for a cache that arrives by transfer (slots, tail, `named` blocks here already), or None."""
-        self.scheduler.check_fits(request)
+        """Memory for a cache that arrives by transfer (slots, tail, `named` blocks here already), or None.
+
+        Raises RequestError, CapacityError if it can never be.
+        """
+        self._check(request)
         return self.scheduler.reserve(request)
+
+    def _check(self, request: Request) -> None:
+        vocab = self.config.vocab_size
+        tokens = (*request.prompt, *request.output)
+        if not request.prompt:
+            raise RequestError("the prompt has no tokens")
+        if not 0 <= min(tokens) <= max(tokens) < vocab:
+            raise RequestError(f"the prompt has token ids outside the vocabulary of {vocab}")
+        if any(not 0 <= token < vocab for token in request.sampling.logit_bias):
+            raise RequestError(f"logit_bias names a token outside the vocabulary of {vocab}")
+        if request.n < 1 or (request.output and request.n > 1):
+            raise RequestError(f"n is {request.n}: at least 1, and 1 where there is output already")
+        if request.max_tokens <= len(request.output):
+            raise RequestError(f"max_tokens is {request.max_tokens}, the output has {len(request.output)} already")
+        if self.scheduler.knows(request.key):
+            raise RequestError(f"request {request.key[0]}, attempt {request.key[1]} is here already")
+        self.scheduler.check_fits(request)
 
     def block_arrived(self, key: Key, block: int) -> None:
         """Complete block number `block` of a reserved request is in its slot."""
         self.scheduler.arrived(key, block)
 
     def adopt(self, key: Key, firsts: dict[int, tuple[int, Finish | None]]) -> None:
-        """The cache of a reserved request is here whole; `firsts`: first token and end, if it is one, by choice."""
+        """The cache of a reserved request is here whole; `firsts`: first token and end, if it is one, by choice.
+
+        Raises IntegrityError if it is not.
+        """
         sequence = self.scheduler.adopt(key)
         for member in (sequence, *self._fork(sequence)):
             token, finish = firsts[member.choice]
-            member.ids.append(token)
-            member.extend_names()
+            member.append(token)
             if finish is not None:
                 self.scheduler.finish(member)
 
@@ -126,11 +156,13 @@ class Engine:
     def step(self) -> list[Event]:
         """Run one step; its events in order."""
         plan = self.scheduler.schedule()
-        events: list[Event] = [Admitted(s.request, s.computed) for s in plan.admitted]
+        events: list[Event] = [Admitted(s.request, min(s.computed, len(s.request.prompt))) for s in plan.admitted]
         if self._poison:
-            self._poison_new(plan)
-        for restore in plan.restores:
+            self._poison_tails(plan)
+        for restore in plan.restores:  # before anything is written: a checkpoint may just have been evicted
             self._unpack(restore.slots, restore.tail, restore.boundary)
+        if self._poison:
+            self._poison_slots(plan)
         if not plan.work:
             return events
         slices = [
@@ -164,10 +196,13 @@ class Engine:
                 if slots := self.scheduler.checkpoint(sequence, boundary):
                     self._pack(tail, boundary, slots)
             at_boundary = sequence.computed % 256 == 0
-            if at_boundary and sequence.rolling and sequence.computed > len(sequence.request.prompt):
+            beyond_prompt = sequence.computed > len(sequence.request.prompt)
+            exact = sequence.computed >= sequence.write_from  # inside a replay it is not
+            if at_boundary and sequence.rolling and beyond_prompt and exact:
                 self._pack(_held(sequence), sequence.computed, sequence.rolling)
                 sequence.rolling_at = sequence.computed
-            if sequence.request.leg == "prefill":
+            if sequence.request.leg == "prefill" and sequence.named > sequence.told:
+                sequence.told = sequence.named
                 events.append(Progress(sequence.request, tuple(sequence.slots), sequence.named))
 
     def _emit(self, logits: torch.Tensor, ready: list[tuple[int, Sequence]], events: list[Event]) -> None:
@@ -182,24 +217,32 @@ class Engine:
             owners.append(members)
             choices = [request.first_choice + i for i in range(request.n)] if prefill else [m.choice for m in members]
             rows += [row] * len(choices)
-            draws += [Draw(request.sampling, sequence.ids, len(request.prompt), choice) for choice in choices]
+            draws += [
+                Draw(request.sampling, len(sequence.ids), choice, self._history(member))
+                for choice, member in zip(choices, members * (request.n if prefill else 1), strict=True)
+            ]
         if not draws:
             return
         drawn = iter(zip(draws, sample(logits[rows], draws), strict=True))
         for members in owners:
             sequence = members[0]
             if sequence.request.leg == "prefill":
-                firsts = [
-                    self._token(sequence, d.choice, out) for d, out in (next(drawn) for _ in range(sequence.request.n))
-                ]
-                self._park(sequence, firsts, events)
+                outs = [next(drawn) for _ in range(sequence.request.n)]
+                firsts = [self._token(sequence, draw.choice, out) for draw, out in outs if out is not None]
+                if len(firsts) < len(outs):
+                    self._give_up(sequence, events)
+                else:
+                    self._park(sequence, firsts, events)
                 continue
             for member in members:
                 _, out = next(drawn)
+                if out is None:
+                    self._give_up(member, events)
+                if out is None or member.tail is None:  # given up, with this choice or before it
+                    continue
                 token = self._token(member, member.choice, out)
                 events.append(token)
-                member.ids.append(out.id)
-                member.extend_names()
+                member.append(out.id)
                 if token.finish is not None:
                     self.scheduler.finish(member)
 
@@ -210,6 +253,20 @@ class Engine:
             return
         self.scheduler.park(sequence)
         events.append(Parked(sequence.request, tuple(sequence.slots), _held(sequence), tuple(firsts)))
+
+    def _give_up(self, sequence: Sequence, events: list[Event]) -> None:
+        """The model gave NaN: no token may come of it, and none of the request's choices and blocks is trusted."""
+        if self.scheduler.drop(sequence.request.key):
+            self.pool.forget(sequence.names)
+            message = "the model's output is not a number: its weights or state are damaged"
+            events.append(Broken(sequence.request, message))
+
+    def _history(self, sequence: Sequence) -> TokenHistory | None:
+        if sequence.history is None and penalised(sequence.request.sampling):
+            prompt, device = len(sequence.request.prompt), self.memory.arena.device
+            sequence.history = TokenHistory(sequence.ids, prompt, self.config.vocab_size, device)
+        assert sequence.history is None or isinstance(sequence.history, TokenHistory)
+        return sequence.history
 
     def _token(self, sequence: Sequence, choice: int, drawn: Drawn) -> Token:
         index, request = sequence.output_length, sequence.request
@@ -231,20 +288,21 @@ class Engine:
         return forks
 
     def _pack(self, tail: int, boundary: int, slots: tuple[int, ...]) -> None:
-        self.memory.pack_tail(tail, self._tail_spans(boundary), slots)
+        self.memory.pack_tail(tail, self.geometry.tail_spans(boundary), slots)
 
     def _unpack(self, slots: tuple[int, ...], tail: int, boundary: int) -> None:
-        self.memory.unpack_tail(slots, self._tail_spans(boundary), tail)
+        self.memory.unpack_tail(slots, self.geometry.tail_spans(boundary), tail)
 
-    def _tail_spans(self, tokens: int) -> tuple[Span, ...]:
-        return self.geometry.tail_spans(tokens)
+    def _poison_tails(self, plan: Plan) -> None:
+        for sequence in plan.started:
+            for member in (sequence, *sequence.forks):
+                self.memory.poison_tail(_held(member))
 
-    def _poison_new(self, plan: Plan) -> None:
-        for sequence in plan.admitted:
+    def _poison_slots(self, plan: Plan) -> None:
+        for sequence in plan.started:
             for member in (sequence, *sequence.forks):
                 for slot in (*member.slots[member.named :], *member.rolling):
                     self.memory.poison_slot(slot)
-                self.memory.poison_tail(_held(member))
 
 
 def _held(sequence: Sequence) -> int:

@@ -1,26 +1,28 @@
 """Offline generation: one engine, both roles in one, no network: what a deployment's answers are compared with."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from v4_engine.engine import Engine, Token
-from v4_engine.errors import CapacityError
+from v4_engine.engine import Broken, Engine, Token
+from v4_engine.errors import CapacityError, EngineError
 from v4_engine.sequence import Request
 
 
 def generate(engine: Engine, requests: Iterable[Request]) -> Iterator[Token]:
-    """Run whole requests together and yield their tokens as they are drawn. Raises CapacityError."""
+    """Run whole requests together and yield their tokens as they are drawn. Raises RequestError, EngineError."""
     for request in requests:
         if not engine.submit(request):
             raise CapacityError(f"more than {engine.limits.max_waiting} requests at once: raise max_waiting")
     while engine.busy:
         for event in engine.step():
+            if isinstance(event, Broken):
+                raise EngineError(event.message)
             if isinstance(event, Token):
                 yield event
 
 
-def output_ids(engine: Engine, request: Request) -> list[Sequence[int]]:
+def output_ids(engine: Engine, request: Request) -> list[list[int]]:
     """Output ids of every choice of one request, in order of choice."""
     outputs: list[list[int]] = [[] for _ in range(request.n)]
     for token in generate(engine, [request]):
         outputs[token.choice - request.first_choice].append(token.drawn.id)
-    return list(outputs)
+    return outputs

@@ -70,7 +70,7 @@ class Params:
     layers: tuple[Layer, ...]
 
 
-class _Slots:
+class _Builder:
     """Allocates stacked tensors and remembers which view of them each checkpoint tensor fills."""
 
     def __init__(self, device: torch.device, compute: torch.dtype) -> None:
@@ -167,22 +167,24 @@ def build(
     config: ModelConfig, tensors: Iterable[tuple[str, Tensor]], compute: torch.dtype, device: torch.device
 ) -> Params:
     """Allocate Params and fill them from DeepSeek-named tensors, each of which may be dropped once it was given."""
-    slots = _Slots(device, compute)
+    builder = _Builder(device, compute)
     d = config.hidden_size
     params = Params(
-        embed=slots.one("embed.weight", config.vocab_size, d, dtype=compute),
-        head=slots.one("head.weight", config.vocab_size, d),
-        norm=slots.one("norm.weight", d),
-        head_hc=slots.hyper("hc_head_", (config.hc_mult,), config.hc_mult * d),
-        layers=tuple(slots.layer(config, i) for i in range(config.num_layers)),
+        embed=builder.one("embed.weight", config.vocab_size, d, dtype=compute),
+        head=builder.one("head.weight", config.vocab_size, d),
+        norm=builder.one("norm.weight", d),
+        head_hc=builder.hyper("hc_head_", (config.hc_mult,), config.hc_mult * d),
+        layers=tuple(builder.layer(config, i) for i in range(config.num_layers)),
     )
     for name, tensor in tensors:
-        if name in slots.spread:
-            for view, value in zip(slots.spread.pop(name), tensor, strict=True):
+        if name in builder.spread:
+            for view, value in zip(builder.spread.pop(name), tensor, strict=True):
                 view.fill_(value)
             continue
-        view = slots.views.pop(name)
+        view = builder.views.pop(name)
         view.copy_(tensor.view(view.shape))
-    if lost := sorted(slots.views.keys() | slots.spread.keys()):
+        if name.endswith("tid2eid") and not 0 <= int(view.min()) <= int(view.max()) < config.n_routed_experts:
+            raise WeightsError(f"{name} names experts outside 0..{config.n_routed_experts - 1}")
+    if lost := sorted(builder.views.keys() | builder.spread.keys()):
         raise WeightsError(f"tensors were never given: {', '.join(lost[:5])}")
     return params

@@ -3,10 +3,10 @@
 Pure bookkeeping; the memory itself is stores.CacheMemory's.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from v4_engine.errors import IntegrityError
-from v4_engine.prefix_tree import Node, PrefixTree, Slots
+from v4_engine.prefix_tree import PrefixTree, Slots
 
 
 class SlotPool:
@@ -15,7 +15,6 @@ class SlotPool:
     def __init__(self, slots: int) -> None:
         self.total = slots
         self.tree = PrefixTree()
-        self.evictions = 0  # slots
         self._free = list(range(slots - 1, -1, -1))
 
     @property
@@ -28,14 +27,12 @@ class SlotPool:
         """Slots that `take` can give: free, and those that eviction frees."""
         return len(self._free) + self.tree.evictable
 
-    def take(self, count: int, keep: Node | None = None) -> Slots | None:
+    def take(self, count: int) -> Slots | None:
         """`count` slots for one owner, or None with nothing changed if that many cannot be had."""
-        if count > self.available - (len(keep.checkpoint or ()) if keep else 0):
+        if count > self.available:
             return None
         while len(self._free) < count:
-            freed = self.tree.evict(keep)
-            self.evictions += len(freed)
-            self._free += freed
+            self._free += self.tree.evict()
         taken = tuple(self._free[len(self._free) - count :])
         del self._free[len(self._free) - count :]
         return taken
@@ -43,6 +40,13 @@ class SlotPool:
     def give(self, slots: Iterable[int]) -> None:
         """Return owned slots."""
         self._free += slots
+
+    def forget(self, names: Sequence[bytes]) -> None:
+        """Take the blocks of a chain that nobody else has or builds on out of the tree, the deepest first."""
+        for name in reversed(names):
+            if not self.tree.removable(name):
+                continue
+            self._free += self.tree.remove(name)
 
     def check_integrity(self, owned: Iterable[int]) -> None:
         """Every slot is in exactly one place: free, `owned` by a sequence, a block, or part of a checkpoint."""

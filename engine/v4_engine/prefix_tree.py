@@ -3,7 +3,7 @@
 Knows names, slots and reference counts; knows no memory and no tokens. Pure and single-threaded. A node is referenced
 by every sequence whose cache runs through it, so a referenced node's ancestors are referenced too.
 
-Eviction order: (0) leaves without a checkpoint, which nothing can resume from; (1) checkpoints of unreferenced leaves;
+Eviction order: (0) leaves without a checkpoint, of use to a replay only; (1) checkpoints of unreferenced leaves;
 (2) other checkpoints. Within each, least recently used first. Taking a leaf's checkpoint makes it a leaf of kind 0.
 """
 
@@ -94,29 +94,24 @@ class PrefixTree:
         self.checkpoint_slots += len(slots)
         self._file(node)
 
-    def evict(self, keep: Node | None = None) -> Slots:
-        """Give up the least valuable block or checkpoint and return its slots; () if nothing can go.
-
-        `keep` is a node whose checkpoint is about to be read.
-        """
-        kept: list[tuple[int, int, Node]] = []
-        freed: Slots = ()
+    def evict(self) -> Slots:
+        """Give up the least valuable block or checkpoint and return its slots; () if nothing can go."""
         for kind, heap in enumerate(self._heaps):
-            while heap and not freed:
-                entry = heapq.heappop(heap)
-                node = entry[2]
-                if entry[1] != node.stamp:
-                    continue
-                if node is keep and kind:
-                    kept.append(entry)
-                    continue
-                freed = self._drop_checkpoint(node) if kind else self._remove(node)
-            for entry in kept:
-                heapq.heappush(heap, entry)
-            kept.clear()
-            if freed:
-                break
-        return freed
+            while heap:
+                _, stamp, node = heapq.heappop(heap)
+                if stamp == node.stamp:
+                    return self._drop_checkpoint(node) if kind else self._remove(node)
+        return ()
+
+    def removable(self, name: bytes) -> bool:
+        """Whether a block is here that nobody references or builds on."""
+        node = self.nodes.get(name)
+        return node is not None and node.refs == 0 and node.children == 0
+
+    def remove(self, name: bytes) -> Slots:
+        """Take a removable block out, and give back its slot and its checkpoint's."""
+        node = self.nodes[name]
+        return (*self._drop_checkpoint(node), *self._remove(node))
 
     @property
     def evictable(self) -> int:

@@ -7,7 +7,6 @@ The uniform is made on the host, so that a continuation on another worker draws 
 the model's own, before any of this.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,14 +17,31 @@ from torch import Tensor
 from v4_core.sampling import Sampling
 
 
+class TokenHistory:
+    """What penalties ask of a sequence: how often its output has each token, and which tokens it has at all.
+
+    Kept on the device and updated by one token at a time, so that a step's work does not grow with the sequence.
+    """
+
+    def __init__(self, ids: Sequence[int], prompt: int, vocab: int, device: torch.device) -> None:
+        """`ids` are the prompt's and the output's, the first `prompt` of them the prompt's."""
+        self.counts = torch.bincount(torch.tensor(ids[prompt:], dtype=torch.int64), minlength=vocab).to(device)
+        self.seen = torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=vocab).to(device) > 0
+
+    def add(self, token: int) -> None:
+        """A token was drawn."""
+        self.counts[token] += 1
+        self.seen[token] = True
+
+
 @dataclass(frozen=True)
 class Draw:
-    """One token to draw: `ids` are the prompt and the output so far, of which `prompt` are the prompt."""
+    """One token to draw, at `position` (tokens before it) of a choice."""
 
     sampling: Sampling
-    ids: Sequence[int]
-    prompt: int
+    position: int
     choice: int
+    history: TokenHistory | None = None  # needed where `penalised` says so
 
 
 @dataclass(frozen=True)
@@ -44,54 +60,53 @@ def uniform(seed: int, choice: int, position: int) -> float:
     return int(generator.random_raw() >> 11) * 2.0**-53
 
 
+def penalised(s: Sampling) -> bool:
+    """Whether draws need a TokenHistory."""
+    return s.presence_penalty != 0 or s.frequency_penalty != 0 or s.repetition_penalty != 1
+
+
 @torch.inference_mode()
-def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn]:
-    """One token per row of logits [n, vocab]."""
-    plain = all(d.sampling.temperature == 0 and not _adjusted(d.sampling) for d in draws)
-    adjusted = logits if plain else _adjust(logits, draws)
-    greedy = adjusted.argmax(-1)
-    if all(d.sampling.temperature == 0 for d in draws):
-        ids = greedy
-    else:
+def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | None]:
+    """One token per row of logits [n, vocab]; None where the model gave NaN, of which no token may come."""
+    adjusted = _adjust(logits, draws)
+    ids = adjusted.argmax(-1)
+    if any(d.sampling.temperature > 0 for d in draws):
         hot = torch.tensor([d.sampling.temperature > 0 for d in draws], device=logits.device)
-        ids = torch.where(hot, _random(adjusted, draws), greedy)
-    chosen = ids.tolist()
-    wanted = [i for i, d in enumerate(draws) if d.sampling.logprobs is not None]
-    if not wanted:
-        return [Drawn(token) for token in chosen]
-    return _with_logprobs(logits, draws, chosen, wanted)
-
-
-def _adjusted(s: Sampling) -> bool:
-    return bool(s.logit_bias) or s.presence_penalty != 0 or s.frequency_penalty != 0 or s.repetition_penalty != 1
+        ids = torch.where(hot, _random(adjusted, draws), ids)
+    broken = logits.isnan().any(-1)
+    chosen: list[int] = torch.where(broken, -1, ids).tolist()
+    drawn: list[Drawn | None] = [Drawn(token) if token >= 0 else None for token in chosen]
+    wanted = [i for i, d in enumerate(draws) if d.sampling.logprobs is not None and chosen[i] >= 0]
+    for i, one in zip(wanted, _with_logprobs(logits, draws, chosen, wanted), strict=True):
+        drawn[i] = one
+    return drawn
 
 
 def _adjust(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     """Logits after penalties and bias; presence and frequency count output tokens, repetition the prompt's too."""
-    rows: list[int] = []
-    columns: list[int] = []
-    scale: list[float] = []
-    shift: list[float] = []
-    for row, draw in enumerate(draws):
-        s = draw.sampling
-        if not _adjusted(s):
-            continue
-        counts = Counter(draw.ids[draw.prompt :])
-        seen = set(draw.ids) if s.repetition_penalty != 1 else set()
-        for token in counts.keys() | seen | s.logit_bias.keys():
-            count = counts[token]
-            rows.append(row)
-            columns.append(token)
-            scale.append(s.repetition_penalty if token in seen else 1.0)
-            penalty = s.presence_penalty * (count > 0) + s.frequency_penalty * count
-            shift.append(s.logit_bias.get(token, 0.0) - penalty)
-    if not rows:
+    rows = [i for i, d in enumerate(draws) if penalised(d.sampling)]
+    biased = [(i, t, v) for i, d in enumerate(draws) for t, v in d.sampling.logit_bias.items()]
+    if not rows and not biased:
         return logits
-    index = torch.tensor([rows, columns], device=logits.device)
-    factor, offset = torch.tensor([scale, shift], dtype=logits.dtype, device=logits.device)
-    value = logits[index[0], index[1]]
-    value = torch.where(value > 0, value / factor, value * factor) + offset
-    return logits.index_put((index[0], index[1]), value)
+    logits = logits.clone()
+    if rows:
+        logits[rows] = _penalise(logits[rows], [draws[i] for i in rows])
+    if biased:
+        row, token, value = (torch.tensor(column, device=logits.device) for column in zip(*biased, strict=True))
+        logits.index_put_((row, token), value.to(logits.dtype), accumulate=True)
+    return logits
+
+
+def _penalise(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
+    histories = [d.history for d in draws if d.history is not None]
+    counts, seen = torch.stack([h.counts for h in histories]), torch.stack([h.seen for h in histories])
+    columns = [
+        (d.sampling.presence_penalty, d.sampling.frequency_penalty, d.sampling.repetition_penalty) for d in draws
+    ]
+    presence, frequency, repetition = torch.tensor(columns, dtype=logits.dtype, device=logits.device).T.unsqueeze(-1)
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+    lowered: Tensor = torch.where(seen, repeated, logits) - presence * (counts > 0) - frequency * counts
+    return lowered
 
 
 def _random(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
@@ -101,10 +116,11 @@ def _random(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
         [s.temperature or 1.0 for s in params],
         [s.top_p for s in params],
         [s.min_p for s in params],
-        [uniform(d.sampling.seed, d.choice, len(d.ids)) for d in draws],
+        [uniform(d.sampling.seed, d.choice, d.position) for d in draws],
     ]
     temperature, top_p, min_p, u = torch.tensor(column, dtype=torch.float64, device=logits.device).unsqueeze(-1)
-    weights = (logits.to(torch.float64) / temperature).softmax(-1)
+    logits = logits.to(torch.float64)
+    weights = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
     if any(s.top_k or s.top_p < 1 or s.min_p > 0 for s in params):
         vocab = logits.shape[-1]
         top_k = torch.tensor([s.top_k or vocab for s in params], device=logits.device).unsqueeze(-1)
@@ -121,13 +137,23 @@ def _random(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _with_logprobs(logits: Tensor, draws: Sequence[Draw], chosen: list[int], wanted: list[int]) -> list[Drawn]:
+    if not wanted:
+        return []
     scores = logits[wanted].log_softmax(-1)
     own = scores.gather(1, torch.tensor([[chosen[i]] for i in wanted], device=logits.device)).squeeze(1).tolist()
-    most = max(draws[i].sampling.logprobs or 0 for i in wanted)
-    values, ids = (t.tolist() for t in scores.sort(dim=-1, descending=True, stable=True)) if most else ([], [])
-    drawn = [Drawn(token) for token in chosen]
+    drawn = []
     for row, i in enumerate(wanted):
         count = draws[i].sampling.logprobs or 0
-        top = tuple(zip(ids[row][:count], values[row][:count], strict=True)) if count else ()
-        drawn[i] = Drawn(chosen[i], own[row], top)
+        drawn.append(Drawn(chosen[i], own[row], _top(scores[row], count)))
     return drawn
+
+
+def _top(scores: Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    """The `count` highest of scores [vocab] with their ids, equal ones by id."""
+    if not count:
+        return ()
+    values, ids = scores.topk(min(count + 1, scores.shape[0]))
+    if len(values) <= count or values[count - 1] == values[count]:  # a tie at the cut: which of them is the id's matter
+        values, ids = scores.sort(descending=True, stable=True)
+    pairs = sorted(zip(ids.tolist(), values.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return tuple(pairs[:count])

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from v4_core.blocks import BLOCK_TOKENS, hit_limit
+from v4_core.errors import ConfigError
 from v4_engine.boundaries import checkpoint_boundaries, resume
 from v4_engine.errors import CapacityError, IntegrityError
 from v4_engine.pool import SlotPool
@@ -28,6 +29,17 @@ class Limits:
     max_waiting: int = 256
     max_model_len: int = 8192  # tokens of prompt and output
     checkpoint_every: int = 0  # blocks; 0 = only where a prompt ends or leaves a chain
+
+    def __post_init__(self) -> None:
+        if self.max_sequences < 1 or self.scratch_tails < 0 or self.max_waiting < 0 or self.checkpoint_every < 0:
+            raise ConfigError("max_sequences must be positive, the other limits not negative")
+        if self.chunk_tokens < self.max_sequences:
+            raise ConfigError(
+                f"chunk_tokens ({self.chunk_tokens}) must be at least max_sequences ({self.max_sequences}): a "
+                "step gives every decoding sequence a token, and a prompt what is left"
+            )
+        if self.max_model_len < 2:
+            raise ConfigError("max_model_len must be at least 2: a prompt's token and an output token")
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,8 @@ class Restore:
 class Plan:
     """What the engine does in one step, in this order."""
 
-    admitted: list[Sequence] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)  # for the first time
+    started: list[Sequence] = field(default_factory=list)  # given memory: admitted, or back after preemption
     restores: list[Restore] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
 
@@ -67,6 +80,7 @@ class Scheduler:
         self.arriving: dict[Key, Sequence] = {}
         self.parked: dict[Key, Sequence] = {}
         self.preemptions = 0
+        self.stuck = False  # the first waiting sequence did not fit, and nothing was given back since
         self._checkpoint_slots, self._layers, self._window = checkpoint_slots, layers, window
         self._tails = list(range(limits.max_sequences - 1, -1, -1))
 
@@ -84,6 +98,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a whole or prefill request that passes check_fits."""
         self.waiting.append(_with_forks(request))
+        self.stuck = False
 
     def check_fits(self, request: Request) -> None:
         """Raise CapacityError, naming the limit, if an empty engine could not hold the request."""
@@ -101,10 +116,15 @@ class Scheduler:
             )
 
     def reserve(self, request: Request) -> Sequence | None:
-        """Memory for a cache that arrives by transfer, or None if there is none; leading blocks may be here."""
+        """Memory for a cache that arrives by transfer, or None if there is none; leading blocks may be here.
+
+        Whoever waits here, preempted in the middle of a stream perhaps, comes first.
+        """
+        if self.stuck:
+            return None
         sequence = _with_forks(request)
         depth = self.pool.tree.match(sequence.names[: request.tokens // BLOCK_TOKENS])
-        if not self._take(sequence, depth, None):
+        if not self._take(sequence, depth):
             return None
         self.arriving[request.key] = sequence
         return sequence
@@ -116,8 +136,10 @@ class Scheduler:
             self._name_next(sequence)
 
     def adopt(self, key: Key) -> Sequence:
-        """The whole cache of a reserved sequence is here: it runs on from there."""
-        sequence = self.arriving.pop(key)
+        """The whole cache of a reserved sequence is here: it runs on from there. Raises IntegrityError if it is not."""
+        sequence = self.arriving.pop(key, None)
+        if sequence is None or sequence.named != len(sequence.ids) // BLOCK_TOKENS:
+            raise IntegrityError(f"request {key} is to be adopted, but its blocks have not all arrived")
         sequence.computed = len(sequence.ids)
         self.running.append(sequence)
         return sequence
@@ -148,10 +170,16 @@ class Scheduler:
         self.running.remove(sequence)
         self._release(sequence)
 
+    def knows(self, key: Key) -> bool:
+        """Whether a request is here in any state."""
+        here = (*self.waiting, *self.running)
+        return key in self.arriving or key in self.parked or any(s.request.key == key for s in here)
+
     def drop(self, key: Key) -> bool:
         """Free everything of a request, in whatever state. False if there was nothing."""
         before = len(self.waiting)
         self.waiting = [s for s in self.waiting if s.request.key != key]
+        self.stuck = False
         found = [s for s in self.running if s.request.key == key]
         self.running = [s for s in self.running if s.request.key != key]
         found += [table.pop(key) for table in (self.arriving, self.parked) if key in table]
@@ -162,11 +190,11 @@ class Scheduler:
     def schedule(self) -> Plan:
         """Admit what fits and share out one step."""
         plan = Plan()
-        self._admit(plan)
         for sequence in list(self.running):
-            if sequence.remaining == 1 and sequence in self.running and self._grow(sequence):
-                plan.work.append(Work(sequence, 1))
-        plan.work = [work for work in plan.work if work.sequence in self.running]
+            if sequence.tail is not None and sequence.remaining == 1:
+                self._grow(sequence)
+        self._admit(plan)
+        plan.work = [Work(s, 1) for s in self.running if s.remaining == 1]
         budget = self.limits.chunk_tokens - len(plan.work)
         scratch = list(range(self.limits.max_sequences, self.limits.max_sequences + self.limits.scratch_tails))
         for sequence in self.running:
@@ -218,16 +246,22 @@ class Scheduler:
         return blocks + growth + forks * (growth + (tokens % BLOCK_TOKENS > 0))
 
     def _admit(self, plan: Plan) -> None:
+        if self.stuck:
+            return
         for sequence in list(self.waiting):
             names = sequence.names[: hit_limit(len(sequence.ids)) // BLOCK_TOKENS]
             depth = self.pool.tree.match(names)
             if depth < len(names) and self._computing(names[depth], depth):
                 continue
             if not self._start(sequence, depth, plan):
+                self.stuck = True
                 return
             self.waiting.remove(sequence)
             self.running.append(sequence)
-            plan.admitted.append(sequence)
+            if not sequence.admitted:
+                sequence.admitted = True
+                plan.admitted.append(sequence)
+            plan.started.append(sequence)
 
     def _computing(self, name: bytes, depth: int) -> bool:
         """Whether a running prompt is about to complete this block."""
@@ -236,31 +270,34 @@ class Scheduler:
     def _start(self, sequence: Sequence, depth: int, plan: Plan) -> bool:
         tree, limits = self.pool.tree, self.limits
         saved = tree.resumable(sequence.names, depth)
-        if not self._take(sequence, depth, sequence.names[saved - 1] if saved else None):
+        packed = tree.nodes[sequence.names[saved - 1]].checkpoint if saved else None
+        if not self._take(sequence, depth):
             return False
         begin = resume(depth * BLOCK_TOKENS, saved * BLOCK_TOKENS, self._layers, self._window)
         sequence.computed, sequence.write_from, sequence.valid_from = begin.start, begin.write_from, begin.valid_from
         leaves = depth > saved and tree.nodes[sequence.names[depth - 1]].children > 0
         junction = depth * BLOCK_TOKENS if leaves else None
-        wanted = checkpoint_boundaries(len(sequence.ids), begin.start, junction, limits.checkpoint_every)
-        have = [d * BLOCK_TOKENS for d in range(1, depth + 1) if tree.nodes[sequence.names[d - 1]].checkpoint]
-        sequence.boundaries = [b for b in wanted if b not in have]
+        wanted = checkpoint_boundaries(len(sequence.ids), begin.exact_from, junction, limits.checkpoint_every)
+        sequence.boundaries = [b for b in wanted if not self._has_checkpoint(sequence, b)]
         if begin.restore:
-            slots = tree.nodes[sequence.names[saved - 1]].checkpoint
-            assert slots is not None
+            assert packed is not None
             assert sequence.tail is not None
-            plan.restores.append(Restore(slots, begin.start, sequence.tail))
+            plan.restores.append(Restore(packed, begin.start, sequence.tail))
         return True
 
-    def _take(self, sequence: Sequence, depth: int, keep: bytes | None) -> bool:
+    def _has_checkpoint(self, sequence: Sequence, boundary: int) -> bool:
+        node = self.pool.tree.nodes.get(sequence.names[boundary // BLOCK_TOKENS - 1])
+        return node is not None and node.checkpoint is not None
+
+    def _take(self, sequence: Sequence, depth: int) -> bool:
         """Give a sequence and its forks all their memory, sharing `depth` blocks, or nothing."""
         tree, tokens, grows = self.pool.tree, len(sequence.ids), sequence.request.leg != "prefill"
         family = [sequence, *sequence.forks]
-        if len(self._tails) < len(family):
+        need = self._need(tokens, depth, grows, len(sequence.forks))
+        if len(self._tails) < len(family) or need > self.pool.available:
             return False
         tree.acquire(sequence.names[:depth])
-        need = self._need(tokens, depth, grows, len(sequence.forks))
-        taken = self.pool.take(need, tree.nodes[keep] if keep else None)
+        taken = self.pool.take(need)
         if taken is None:
             tree.release(sequence.names[:depth])
             return False
@@ -297,6 +334,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         tree = self.pool.tree
+        self.stuck = False
         for member in (sequence, *sequence.forks):
             if member.rolling_at:
                 name = member.names[member.rolling_at // BLOCK_TOKENS - 1]
@@ -320,6 +358,7 @@ class Scheduler:
             tree.acquire([name])
             self.pool.give([sequence.slots[index]])
             sequence.slots[index] = node.slot
+            self.stuck = False
         sequence.named += 1
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
 from v4_core.sampling import Sampling
@@ -10,6 +10,13 @@ from v4_core.sampling import Sampling
 Key = tuple[str, int]  # request, attempt
 Leg = Literal["whole", "prefill", "decode"]
 Finish = Literal["stop", "length"]
+
+
+class History(Protocol):
+    """What the sampler keeps of a sequence whose penalties ask for it."""
+
+    def add(self, token: int) -> None:
+        """A token was drawn."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,9 @@ class Sequence:
     rolling: tuple[int, ...] = ()  # slots of the rolling checkpoint
     rolling_at: int = 0  # boundary that it holds, 0 = none
     boundaries: list[int] = field(default_factory=list)  # still to be kept while the prompt is computed
+    admitted: bool = False  # its first admission was told
+    told: int = 0  # complete blocks of a prefill leg that were told
+    history: History | None = None  # of its tokens, once penalties ask for it
     forks: list["Sequence"] = field(default_factory=list)  # other choices, until the prompt is done
 
     @classmethod
@@ -68,6 +78,13 @@ class Sequence:
     def remaining(self) -> int:
         """Tokens to compute before the next draw: 1 while decoding."""
         return len(self.ids) - self.computed
+
+    def append(self, token: int) -> None:
+        """A token was drawn."""
+        self.ids.append(token)
+        if self.history is not None:
+            self.history.add(token)
+        self.extend_names()
 
     def extend_names(self) -> None:
         """Name the blocks that `ids` has completed."""

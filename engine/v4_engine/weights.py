@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from v4_core.config import C4, ModelConfig
 from v4_engine.errors import WeightsError
 
 Shapes = dict[str, tuple[int, ...]]
-_PLAIN_DTYPES = {torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32}
+_DRAFT = "mtp."  # draft layers, which the engine does not run
+_PLAIN = ("BF16", "F32", "F64", "I64", "I32")
 
 
 def expected_shapes(config: ModelConfig) -> Shapes:
@@ -124,29 +125,28 @@ def read(
     for file in files:
         with safe_open(file, framework="pt") as shard:
             for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
+                if name.startswith(_DRAFT):
+                    continue
                 tensor = shard.get_tensor(name)
                 done += tensor.nbytes
                 if progress:
                     progress(min(done, total), total)
                 yield from _translate(name, tensor)
+    if progress:
+        progress(total, total)
 
 
 def _check(expected: Shapes, files: list[Path]) -> None:
     found: Shapes = {}
     problems: list[str] = []
     for file in files:
-        try:
-            with safe_open(file, framework="pt") as shard:
-                for name in shard.keys():  # noqa: SIM118
-                    view = shard.get_slice(name)
-                    empty = torch.empty(view.get_shape(), device="meta")
-                    if view.get_dtype() not in ("BF16", "F32", "F64", "I64", "I32"):
-                        problems.append(f"{name}: type {view.get_dtype()} is not supported")
-                    found |= {n: tuple(t.shape) for n, t in _translate(name, empty)}
-        except OSError as error:
-            raise WeightsError(f"cannot read {file}: {error}") from error
-        except Exception as error:  # safetensors raises its own untyped error for a damaged file
-            raise WeightsError(f"{file} is no readable safetensors file: {error}") from error
+        for name, shape, kind in _headers(file):
+            if kind not in _PLAIN:
+                problems.append(f"{name}: type {kind} is not supported")
+            for ours, tensor in _translate(name, torch.empty(shape, device="meta")):
+                if ours in found:
+                    problems.append(f"{ours}: stored twice, again in {file.name}")
+                found[ours] = tuple(tensor.shape)
     problems += [f"{name}: missing" for name in expected.keys() - found.keys()]
     problems += [f"{name}: unexpected" for name in found.keys() - expected.keys()]
     problems += [
@@ -158,6 +158,18 @@ def _check(expected: Shapes, files: list[Path]) -> None:
         shown = "\n  ".join(sorted(problems)[:40])
         more = f"\n  and {len(problems) - 40} more" if len(problems) > 40 else ""
         raise WeightsError(f"the checkpoint's tensors do not fit its config.json:\n  {shown}{more}")
+
+
+def _headers(file: Path) -> list[tuple[str, list[int], str]]:
+    """(name, shape, type) of every tensor of a shard."""
+    try:
+        with safe_open(file, framework="pt") as shard:
+            views = {name: shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118
+            return [(name, view.get_shape(), view.get_dtype()) for name, view in views.items()]
+    except OSError as error:
+        raise WeightsError(f"cannot read {file}: {error}") from error
+    except SafetensorError as error:
+        raise WeightsError(f"{file} is no readable safetensors file: {error}") from error
 
 
 _RENAMES = [
@@ -197,7 +209,7 @@ _RENAMES = [
 
 def _translate(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """A stored tensor as DeepSeek's: renamed, transformers' fused experts taken apart, draft layers left out."""
-    if name.startswith("mtp."):
+    if name.startswith(_DRAFT):
         return
     for pattern, replacement in _RENAMES:
         name = pattern.sub(replacement, name)

@@ -1,10 +1,10 @@
 """A prompt comes in; a leased cache and the first token of each choice go out."""
 
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Admitted, Event, Parked, Progress, Token
+from v4_engine.engine import Admitted, Event, Parked, Progress
 from v4_kvtransfer.leases import Lease
 from v4_worker.leg import Leg
-from v4_worker.messages import event, first_of, token_event
+from v4_worker.messages import event, first_of
 
 
 class PrefillLeg(Leg):
@@ -19,13 +19,12 @@ class PrefillLeg(Leg):
             self.lease = leases.grant(*self.key, self.request.tokens)
             started = pb.Started(cached_tokens=happened.cached, lease=self.lease.id)
             self.stream.put(event(self.request, started=started))
-        elif isinstance(happened, Token):
-            self.stream.put(token_event(happened))
-            self.count_finish(happened)
         elif self.lease is not None and isinstance(happened, Progress):
             leases.progress(self.lease.id, happened.slots, happened.complete)
         elif self.lease is not None and isinstance(happened, Parked):
             leases.finish(self.lease.id, happened.slots, happened.tail, [first_of(t) for t in happened.firsts])
+        else:
+            super().on_event(happened)
 
     def lease_ended(self, lease: Lease, reason: str) -> None:
         """The cache was adopted elsewhere, or nobody came for it."""

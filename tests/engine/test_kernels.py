@@ -148,3 +148,19 @@ def test_attention_over_own_rows_in_parts_equals_one_piece(monkeypatch: pytest.M
     sink = random(2, seed=3).view(1, 1, 2, 1).expand(3, 4, 2, 1)
     weight = torch.cat((logits, sink), -1).softmax(-1)[..., :-1]
     torch.testing.assert_close(whole, torch.einsum("tqhk,tqkd->tqhd", weight, shared))
+
+
+def test_a_nan_score_counts_as_the_lowest_and_stays_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.tensor([[1.0, math.nan, 2.0, 3.0], [math.nan] * 4, [4.0, 3.0, 2.0, 1.0]], dtype=torch.float64)
+    visible = torch.tensor([4, 4, 4])
+    for kernels in (reference, cpu):
+        index, valid = kernels.select(scores.clone(), visible, 2)
+        assert index[0].tolist() == [2, 3]
+        assert index[2].tolist() == [0, 1]
+        assert ((index[1] >= 0) & (index[1] < 4)).all()
+        assert valid[0].all()
+        assert valid[2].all()
+    whole = reference.select(scores.clone(), visible, 2)
+    monkeypatch.setattr(reference, "_WORKSPACE_BYTES", 1)
+    pieces = reference.select(scores.clone(), visible, 2)
+    assert all(torch.equal(a, b) for a, b in zip(whole, pieces, strict=True))

@@ -77,16 +77,15 @@ def test_a_referenced_block_stays_and_its_checkpoint_may_go() -> None:
     pool.check_integrity([])
 
 
-def test_a_checkpoint_that_is_about_to_be_read_is_kept() -> None:
-    pool = SlotPool(4)
-    names = chain(1)
-    grow(pool, names)
-    save(pool, names[0])
-    pool.tree.acquire(names)
-    node = pool.tree.nodes[names[0]]
-    assert pool.take(3, node) is None
-    assert pool.take(1, node) is not None
-    assert node.checkpoint is not None
+def test_a_chain_that_is_not_trusted_is_forgotten_as_far_as_it_is_nobody_elses() -> None:
+    pool = SlotPool(12)
+    mine, theirs = chain(1, 2, 3), chain(1, 2, 4)
+    grow(pool, mine)
+    save(pool, mine[2])
+    grow(pool, theirs)
+    pool.forget(mine)
+    assert set(pool.tree.nodes) == set(theirs)
+    pool.check_integrity([])
 
 
 class Machine(RuleBasedStateMachine):
@@ -103,16 +102,11 @@ class Machine(RuleBasedStateMachine):
         names = chain(*parts)
         tree = self.pool.tree
         depth = tree.match(names)
-        saved = tree.resumable(names, depth)
         tree.acquire(names[:depth])
-        keep = tree.nodes[names[saved - 1]] if saved else None
-        had = keep.checkpoint if keep else None
-        slots = self.pool.take(len(names) - depth, keep)
+        slots = self.pool.take(len(names) - depth)
         if slots is None:
             tree.release(names[:depth])
             return
-        if keep is not None:
-            assert keep.checkpoint == had
         self.running.append((names, list(slots)))
 
     @precondition(lambda self: self.running)

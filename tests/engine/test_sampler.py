@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from v4_core.sampling import Sampling
-from v4_engine.sampler import Draw, sample, uniform
+from v4_engine.sampler import Draw, Drawn, TokenHistory, penalised, sample, uniform
 
 FIXED = [0.3035680343067586, 0.28524485850336523]
 
@@ -18,7 +18,20 @@ def draw(
     logits: list[float], sampling: Sampling, ids: list[int] | None = None, prompt: int = 0, choice: int = 0
 ) -> int:
     """One token."""
-    return sample(torch.tensor([logits]), [Draw(sampling, ids or [], prompt, choice)])[0].id
+    return drawn_of(logits, make(sampling, ids or [], prompt, choice, len(logits))).id
+
+
+def make(sampling: Sampling, ids: list[int], prompt: int, choice: int, vocab: int) -> Draw:
+    """A draw behind these ids, the first `prompt` of which are the prompt."""
+    history = TokenHistory(ids, prompt, vocab, torch.device("cpu")) if penalised(sampling) else None
+    return Draw(sampling, len(ids), choice, history)
+
+
+def drawn_of(logits: list[float], one: Draw) -> Drawn:
+    """The token of one row."""
+    (drawn,) = sample(torch.tensor([logits]), [one])
+    assert drawn is not None
+    return drawn
 
 
 def test_uniform_is_fixed_for_ever() -> None:
@@ -74,7 +87,7 @@ def test_ties_go_to_the_lower_id() -> None:
 
 def test_logprobs_are_the_models_own() -> None:
     sampling = Sampling(temperature=0.3, logit_bias={0: 50.0}, logprobs=2)
-    drawn = sample(torch.tensor([[1.0, 2.0, 3.0]]), [Draw(sampling, [], 0, 0)])[0]
+    drawn = drawn_of([1.0, 2.0, 3.0], Draw(sampling, 0, 0))
     expected = torch.tensor([1.0, 2.0, 3.0]).log_softmax(0).tolist()
     assert drawn.id == 0
     assert drawn.logprob == pytest.approx(expected[0])
@@ -100,8 +113,38 @@ def test_a_row_does_not_depend_on_its_batch(data: st.DataObject) -> None:
             logprobs=data.draw(st.sampled_from([None, 0, 3])),
         )
         ids = data.draw(st.lists(st.integers(0, vocab - 1), min_size=1, max_size=6))
-        draws.append(Draw(sampling, ids, 1, data.draw(st.integers(0, 3))))
+        draws.append(make(sampling, ids, 1, data.draw(st.integers(0, 3)), vocab))
     together = sample(torch.tensor(rows), draws)
     for row, one, out in zip(rows, draws, together, strict=True):
-        alone = sample(torch.tensor([row]), [one])[0]
+        alone = drawn_of(row, one)
+        assert out is not None
         assert (alone.id, alone.logprob is None, len(alone.top)) == (out.id, out.logprob is None, len(out.top))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_token_comes_of_nan_and_the_other_rows_get_theirs(temperature: float) -> None:
+    logits = torch.tensor([[0.0, 9.0], [float("nan"), 1.0], [9.0, 0.0]])
+    drawn = sample(logits, [Draw(Sampling(temperature=temperature, seed=1, logprobs=1), 5, 0)] * 3)
+    assert [d.id if d else None for d in drawn] == [1, None, 0]
+
+
+def test_history_grows_by_a_token_as_if_made_anew() -> None:
+    grown, anew = TokenHistory([3, 1], 1, 5, torch.device("cpu")), TokenHistory([3, 1, 4], 1, 5, torch.device("cpu"))
+    grown.add(4)
+    assert torch.equal(grown.counts, anew.counts)
+    assert torch.equal(grown.seen, anew.seen)
+
+
+def test_extreme_parameters_give_a_token() -> None:
+    for sampling in (
+        Sampling(temperature=1e-300),
+        Sampling(presence_penalty=1e30),
+        Sampling(top_p=1e-300),
+        Sampling(logit_bias={0: -100.0, 1: -100.0}),
+    ):
+        assert draw([1.0, 2.0], sampling, [0, 1], 1) in (0, 1)
+
+
+def test_alternatives_with_ties_are_the_lowest_ids() -> None:
+    drawn = drawn_of([5.0, 1.0, 1.0, 1.0, 0.0], Draw(Sampling(temperature=0.0, logprobs=2), 0, 0))
+    assert [i for i, _ in drawn.top] == [0, 1]

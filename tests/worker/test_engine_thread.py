@@ -9,6 +9,7 @@ from tests.engine.harness import make_engine, prompt, request
 from tests.worker.cluster import until
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Engine, Event, Token
+from v4_engine.errors import IntegrityError
 from v4_worker.engine_thread import EngineThread
 
 
@@ -80,5 +81,5 @@ async def test_an_error_that_nobody_waits_for_is_fatal() -> None:
     watched = Watched(make_engine())
     watched.thread.post(lambda engine: engine.adopt(("nobody", 0), {}))
     await until(lambda: watched.fatal)
-    assert isinstance(watched.fatal[0], KeyError)
+    assert isinstance(watched.fatal[0], IntegrityError)
     await watched.thread.stop()

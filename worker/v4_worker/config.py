@@ -48,7 +48,7 @@ class WorkerConfig:
             ),
             (0 <= self.port < 65536, "port must be within 0..65535"),
             (self.max_sequences > 0, "max_sequences must be positive"),
-            (self.chunk_tokens > self.max_sequences, "chunk_tokens must be more than max_sequences"),
+            (self.chunk_tokens >= self.max_sequences, "chunk_tokens must be at least max_sequences"),
             (self.max_model_len >= 0, "max_model_len must not be negative"),
             (self.max_waiting >= 0, "max_waiting must not be negative"),
             (self.checkpoint_every >= 0, "checkpoint_every must not be negative"),

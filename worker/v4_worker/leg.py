@@ -9,8 +9,9 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
+from v4_core.errors import RequestError
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Admitted, Event, Parked, Token
+from v4_engine.engine import Admitted, Broken, Event, Token
 from v4_engine.errors import CapacityError
 from v4_engine.sequence import Key, Request
 from v4_kvtransfer.leases import Lease
@@ -61,7 +62,7 @@ class Leg:
             return
         try:
             taken = await self.worker.engine.call(lambda engine: engine.submit(self.request))
-        except CapacityError as error:
+        except (RequestError, CapacityError) as error:
             self.fail(pb.INVALID, str(error))
             return
         if not taken:
@@ -75,8 +76,8 @@ class Leg:
         elif isinstance(happened, Token):
             self.stream.put(token_event(happened))
             self.count_finish(happened)
-        elif isinstance(happened, Parked):
-            raise TypeError("only a prefill leg is parked")
+        elif isinstance(happened, Broken):
+            self.fail(pb.INTERNAL, happened.message)
 
     def count_finish(self, token: Token) -> None:
         """The leg ends with its last choice; the engine has freed each choice by itself."""

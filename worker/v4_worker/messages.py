@@ -13,25 +13,16 @@ FINISHES: dict[Finish | None, pb.Finish] = {None: pb.NOT_FINISHED, "stop": pb.ST
 _FINISH_OF: dict[int, Finish | None] = {pb.NOT_FINISHED: None, pb.STOP: "stop", pb.LENGTH: "length"}
 
 
-def request_of(start: pb.Start, fingerprint: str, vocab: int, eos: int) -> Request:
-    """What a Start asks of the engine. Raises RequestError."""
-    prompt, output = _ids(start.prompt_ids, vocab), _ids(start.output_ids, vocab)
-    if not prompt:
-        raise RequestError("the prompt has no tokens")
-    if start.n < 1 or (output and start.n > 1):
-        raise RequestError(f"n is {start.n}: at least 1, and 1 where there is output already")
-    if start.max_tokens <= len(output):
-        raise RequestError(f"max_tokens is {start.max_tokens}, the output has {len(output)} already")
+def request_of(start: pb.Start, fingerprint: str, eos: int) -> Request:
+    """What a Start asks of the engine, which checks it. Raises RequestError if it cannot be read."""
     if not start.HasField("sampling"):
         raise RequestError("the request has no sampling parameters")
-    if any(token >= vocab for token in start.sampling.logit_bias):
-        raise RequestError(f"logit_bias names a token beyond the vocabulary of {vocab}")
     stop_ids = frozenset(start.stop_token_ids) | (frozenset() if start.ignore_eos else {eos})
     return Request(
         key=(start.request, start.attempt),
         leg=_LEGS[start.leg],
-        prompt=prompt,
-        output=output,
+        prompt=_ids(start.prompt_ids),
+        output=_ids(start.output_ids),
         n=start.n,
         first_choice=start.first_choice,
         max_tokens=start.max_tokens,
@@ -41,14 +32,11 @@ def request_of(start: pb.Start, fingerprint: str, vocab: int, eos: int) -> Reque
     )
 
 
-def _ids(packed: bytes, vocab: int) -> list[int]:
+def _ids(packed: bytes) -> list[int]:
     try:
-        ids = unpack_ids(packed)
+        return unpack_ids(packed)
     except ValueError:
         raise RequestError("packed token ids must be a multiple of 4 bytes") from None
-    if ids and max(ids) >= vocab:
-        raise RequestError(f"token id {max(ids)} is beyond the vocabulary of {vocab}")
-    return ids
 
 
 def event(request: Request, **kind: object) -> pb.Event:

@@ -72,7 +72,7 @@ class Worker:
             stream.flush()
             return
         try:
-            request = request_of(message, self.fingerprint, self.model.vocab_size, self.model.eos_token_id)
+            request = request_of(message, self.fingerprint, self.model.eos_token_id)
         except RequestError as error:
             refusal = pb.Failed(reason=pb.INVALID, message=str(error))
             stream.put(pb.Event(request=key[0], attempt=key[1], failed=refusal))

@@ -1,10 +1,13 @@
 """CPU versions of operators that torch spends on overhead: loops compiled by numba, equal but for rounding.
 
 A decode step of a small batch is hundreds of operators on a few numbers each (Sinkhorn alone is 117 per sublayer); one
-compiled loop does the work of many. fp32 and fp64 only. Compiled once per machine and cached beside this file.
+compiled loop does the work of many. fp32 and fp64 only. Compiled at first use, and kept in numba's cache on disk.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +25,7 @@ grouped_linear = reference.grouped_linear
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.int64]
+F = TypeVar("F", bound=Callable[..., None])
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -94,8 +98,22 @@ def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return index, valid
 
 
-_jit = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-_exact = njit(cache=True, nogil=True)
+def _compiler(fastmath: bool | set[str]) -> Callable[[F], F]:
+    """numba's compiler, with a cache on disk where there is a place for one (not in a read-only container)."""
+
+    def compiled(function: F) -> F:
+        jit: Any = partial(njit, nogil=True, error_model="numpy", fastmath=fastmath)
+        try:
+            fast: F = jit(cache=True)(function)
+        except RuntimeError:  # numba's "no locator available"
+            fast = jit()(function)
+        return fast
+
+    return compiled
+
+
+_jit = _compiler({"reassoc", "contract", "nsz"})
+_exact = _compiler(False)
 
 
 @_jit
@@ -247,14 +265,18 @@ def _select(scores: Floats, visible: Ints, index: Ints, valid: NDArray[np.bool_]
                 index[s, i] = i if i < count else 0
                 valid[s, i] = i < count
             continue
-        least = np.partition(scores[s, :count], count - k)[count - k]
+        row = scores[s, :count].copy()
+        for i in range(count):
+            if math.isnan(row[i]):
+                row[i] = -math.inf
+        least = np.partition(row, count - k)[count - k]
         above = 0
         for i in range(count):
-            above += scores[s, i] > least
+            above += row[i] > least
         room, found = k - above, 0
         for i in range(count):
-            if scores[s, i] > least or (scores[s, i] == least and room > 0):
-                room -= scores[s, i] == least
+            if row[i] > least or (row[i] == least and room > 0):
+                room -= row[i] == least
                 index[s, found] = i
                 valid[s, found] = True
                 found += 1

@@ -104,7 +104,7 @@ def index_scores(
     tiles, queries, heads, width = query.shape
     scores = query.new_empty(tiles, queries, pages, 64)
     row = torch.arange(64, device=query.device)
-    step = max(1, _WORKSPACE_BYTES // (queries * heads * 64 * query.element_size()))
+    step = max(1, _WORKSPACE_BYTES // (queries * heads * (64 + width) * query.element_size()))
     for first in range(0, pair_tile.shape[0], step):
         tile, page, base = (index[first : first + step] for index in (pair_tile, pair_page, pair_row))
         key = keys[base[:, None] + row].to(query.dtype)
@@ -117,11 +117,21 @@ def index_scores(
 def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k highest of scores [N, E] among the first visible[n] of each row, E >= k; ties go to the lower index.
 
-    Returns (index [N, k] ascending, valid [N, k]); an invalid index is 0.
+    Returns (index [N, k] ascending, valid [N, k]); an invalid index is 0. A NaN score counts as the lowest.
     """
+    step = max(1, _WORKSPACE_BYTES // (6 * scores.shape[1] * scores.element_size()))
+    if step >= scores.shape[0]:
+        return _select(scores, visible, k)
+    parts = [slice(first, first + step) for first in range(0, scores.shape[0], step)]
+    chosen = [_select(scores[part], visible[part], k) for part in parts]
+    return torch.cat([index for index, _ in chosen]), torch.cat([valid for _, valid in chosen])
+
+
+def _select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
     n, entries = scores.shape
     column = torch.arange(entries, device=scores.device)
-    scores = scores.masked_fill(column >= visible[:, None], -torch.inf)
+    # One NaN that is compared would shift the choices of every row behind it.
+    scores = scores.masked_fill((column >= visible[:, None]) | scores.isnan(), -torch.inf)
     least = scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
     above, equal = scores > least, scores == least
     room = k - above.sum(-1, keepdim=True)

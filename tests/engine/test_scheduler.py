@@ -1,0 +1,216 @@
+"""The scheduler without a model: whatever comes and goes, books add up and everything that fits is served."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from v4_core.errors import ConfigError
+from v4_engine.errors import CapacityError, IntegrityError
+from v4_engine.pool import SlotPool
+from v4_engine.scheduler import Limits, Plan, Scheduler
+from v4_engine.sequence import Leg, Request, Sequence
+
+CHECKPOINT = 2
+
+
+def make(slots: int = 14, sequences: int = 4, length: int = 1500, **limits: int) -> Scheduler:
+    """A scheduler whose checkpoints take 2 slots, of a model with a replay of 60 tokens."""
+    bounds = Limits(max_sequences=sequences, max_model_len=length, **{"chunk_tokens": 300, **limits})
+    return Scheduler(SlotPool(slots), bounds, CHECKPOINT, layers=4, window=16)
+
+
+def ask(name: str, tokens: int, leg: Leg = "whole", n: int = 1, family: int = 0, output: int = 0) -> Request:
+    """A request whose prompt is a prefix of its family's long one."""
+    ids = [7 * family + i % 5 for i in range(tokens + output)]
+    return Request((name, 0), leg, ids[:tokens], output=ids[tokens:], n=n, max_tokens=10_000)
+
+
+def step(scheduler: Scheduler) -> Plan:
+    """One step, as the engine does it with a model that always says 1."""
+    plan = scheduler.schedule()
+    for work in plan.work:
+        sequence, wanted = work.sequence, set(work.sequence.boundaries)
+        scheduler.record(work)
+        for boundary in (*(b for b, _ in work.captures), *({sequence.computed} & wanted)):
+            scheduler.checkpoint(sequence, boundary)
+        if sequence.remaining == 0:
+            if sequence.request.leg == "prefill":
+                scheduler.park(sequence)
+                continue
+            for member in (sequence, *scheduler.fork(sequence)):
+                member.append(1)
+                if len(member.ids) >= scheduler.limits.max_model_len:
+                    scheduler.finish(member)
+    scheduler.check_integrity()
+    return plan
+
+
+def drain(scheduler: Scheduler) -> None:
+    """Run until nothing runs or waits."""
+    for _ in range(20_000):
+        if not scheduler.running and not scheduler.waiting:
+            return
+        step(scheduler)
+    raise AssertionError("the scheduler does not come to rest")
+
+
+def test_what_check_fits_accepts_an_empty_engine_admits_whatever_is_cached() -> None:
+    """The checkpoint that it resumes from is given up for it if its slots are needed."""
+    scheduler = make(slots=8, length=1100)
+    scheduler.add(ask("first", 700))
+    for _ in range(5):
+        step(scheduler)
+    scheduler.drop(("first", 0))
+    scheduler.add(ask("second", 1000))
+    plan = step(scheduler)
+    assert [s.request.key[0] for s in plan.admitted] == ["second"]
+    assert plan.restores
+
+
+def test_a_decode_reservation_waits_behind_a_preempted_stream() -> None:
+    scheduler = make(slots=10, sequences=3)
+    scheduler.add(ask("old", 500, family=1))
+    scheduler.add(ask("young", 500, family=2))
+    while not scheduler.preemptions:
+        step(scheduler)
+    while not scheduler.stuck:
+        step(scheduler)
+    assert scheduler.reserve(ask("new", 10, "decode", family=3)) is None
+    drain(scheduler)
+    assert scheduler.reserve(ask("new", 10, "decode", family=3)) is not None
+
+
+def test_a_sequence_is_admitted_once_even_if_it_comes_back() -> None:
+    scheduler = make(slots=10, sequences=3)
+    scheduler.add(ask("old", 500, family=1))
+    scheduler.add(ask("young", 500, family=2))
+    admitted: list[Sequence] = []
+    for _ in range(3000):
+        admitted += step(scheduler).admitted
+        if not scheduler.running:
+            break
+    assert scheduler.preemptions
+    assert sorted(s.request.key[0] for s in admitted) == ["old", "young"]
+
+
+def test_all_that_waits_for_memory_is_no_work() -> None:
+    scheduler = make(slots=8, length=1100)
+    scheduler.add(ask("parked", 1000, "prefill", family=1))
+    while not scheduler.parked:
+        step(scheduler)
+    scheduler.add(ask("waits", 1000, family=2))
+    step(scheduler)
+    assert scheduler.stuck
+    scheduler.drop(("parked", 0))
+    assert not scheduler.stuck
+    assert step(scheduler).admitted
+
+
+def test_an_unfinished_transfer_is_not_adopted() -> None:
+    scheduler = make()
+    request = ask("r", 600, "decode", n=2)
+    assert scheduler.reserve(request) is not None
+    scheduler.arrived(request.key, 0)
+    with pytest.raises(IntegrityError, match="not all arrived"):
+        scheduler.adopt(request.key)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"chunk_tokens": 3}, {"max_sequences": 0}, {"max_model_len": 1}, {"scratch_tails": -1}, {"max_waiting": -1}],
+)
+def test_limits_that_cannot_work_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        Limits(**{"max_sequences": 4, "max_model_len": 100, "chunk_tokens": 100, **limits})
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests of four families come, run, arrive, park, are cancelled; slots and tails are scarce."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = make()
+        self.count = 0
+
+    def name(self) -> str:
+        """A new request's name."""
+        self.count += 1
+        return f"r{self.count}"
+
+    @rule(
+        tokens=st.integers(1, 1400),
+        leg=st.sampled_from(["whole", "prefill"]),
+        n=st.integers(1, 3),
+        family=st.integers(0, 3),
+        output=st.integers(0, 90),
+    )
+    def add(self, tokens: int, leg: Leg, n: int, family: int, output: int) -> None:
+        """A prompt, or a continuation."""
+        request = ask(self.name(), tokens, leg, n if not output else 1, family, output)
+        try:
+            self.scheduler.check_fits(request)
+        except CapacityError:
+            return
+        self.scheduler.add(request)
+
+    @rule(tokens=st.integers(1, 1400), n=st.integers(1, 2), family=st.integers(0, 3))
+    def reserve(self, tokens: int, n: int, family: int) -> None:
+        """A cache is to arrive."""
+        request = ask(self.name(), tokens, "decode", n, family)
+        try:
+            self.scheduler.check_fits(request)
+        except CapacityError:
+            return
+        self.scheduler.reserve(request)
+
+    @precondition(lambda self: self.scheduler.arriving)
+    @rule(data=st.data(), whole=st.booleans())
+    def arrive(self, data: st.DataObject, whole: bool) -> None:
+        """Its next block is here, or all of it."""
+        sequence = data.draw(st.sampled_from(list(self.scheduler.arriving.values())))
+        key, blocks = sequence.request.key, len(sequence.ids) // 256
+        while sequence.named < blocks:
+            self.scheduler.arrived(key, sequence.named)
+            if not whole:
+                return
+        for member in (self.scheduler.adopt(key), *self.scheduler.fork(sequence)):
+            member.append(1)
+
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        """Somebody leaves."""
+        s = self.scheduler
+        keys = {x.request.key for x in (*s.waiting, *s.running, *s.arriving.values(), *s.parked.values())}
+        if keys:
+            assert s.drop(data.draw(st.sampled_from(sorted(keys))))
+
+    @rule(times=st.integers(1, 30))
+    def run(self, times: int) -> None:
+        """Steps."""
+        for _ in range(times):
+            step(self.scheduler)
+
+    @invariant()
+    def books_add_up(self) -> None:
+        """Every slot and tail is in one place."""
+        self.scheduler.check_integrity()
+
+    def teardown(self) -> None:
+        """Once nothing is parked or arriving, all the rest is served, and everything comes back."""
+        for key in [*self.scheduler.parked, *self.scheduler.arriving]:
+            self.scheduler.drop(key)
+        for _ in range(40_000):
+            if not self.scheduler.running and not self.scheduler.waiting:
+                break
+            step(self.scheduler)
+            for key in list(self.scheduler.parked):
+                self.scheduler.drop(key)
+        assert not self.scheduler.waiting
+        assert not self.scheduler.running
+        assert self.scheduler.pool.available == self.scheduler.pool.total
+        assert self.scheduler.tails_free == self.scheduler.limits.max_sequences
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=200, stateful_step_count=25, deadline=None)
