@@ -121,7 +121,7 @@ def test_mixed_spelling() -> None:
         (deepseek(qk_rope_head_dim=7), "qk_rope_head_dim must be even"),
         (deepseek(qk_rope_head_dim=18), "qk_rope_head_dim must be within index_head_dim"),
         (deepseek(qk_rope_head_dim=34), "qk_rope_head_dim must be within head_dim"),
-        (deepseek(sliding_window=512), "sliding_window must be within 1..256"),
+        (deepseek(sliding_window=512), "sliding_window must be within 5..256"),
         (deepseek(eos_token_id=512), "eos_token_id must be within the vocabulary"),
         (deepseek(torch_dtype="float16"), "torch_dtype is 'float16'; supported: bfloat16"),
         (deepseek(rope_scaling="yarn"), "rope_scaling='yarn'; it must be an object"),
