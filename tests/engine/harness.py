@@ -17,6 +17,7 @@ from v4_engine.stores import CacheMemory
 
 CPU = torch.device("cpu")
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
+GREEDY = Sampling(temperature=0.0)
 ALL_LOGPROBS = Sampling(temperature=0.0, logprobs=512)
 
 

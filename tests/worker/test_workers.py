@@ -277,6 +277,20 @@ async def test_ten_cancelled_long_prefills_delay_a_short_request_by_at_most_one_
     await node.stop()
 
 
+@pytest.mark.parametrize("leg", [pb.WHOLE, pb.PREFILL])
+async def test_a_model_that_gives_no_numbers_fails_the_request(leg: pb.Leg) -> None:
+    engine = make_engine()
+    engine._model._params.norm.fill_(float("nan"))
+    node = await Node.start("prefill", engine)
+    node.send(start(prompt(300), leg))
+    failed = (await node.event("failed")).failed
+    assert failed.reason == pb.INTERNAL
+    assert "not a number" in failed.message
+    assert not node.tokens()
+    await node.empty()
+    await node.stop()
+
+
 async def test_describe_tells_what_routers_need() -> None:
     node = await Node.start("prefill")
     info = await node.stub.Describe(pb.DescribeRequest())

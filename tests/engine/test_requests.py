@@ -1,0 +1,79 @@
+"""What the engine refuses, and what it does when the model gives no numbers."""
+
+import math
+
+import pytest
+
+from tests.engine.harness import GREEDY, Run, make_engine, prompt, request
+from v4_core.errors import RequestError
+from v4_core.sampling import Sampling
+from v4_engine.engine import Broken, Engine
+from v4_engine.errors import EngineError
+from v4_engine.generate import output_ids
+from v4_engine.sequence import Leg, Request
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (request([]), "no tokens"),
+        (request([512]), "vocabulary of 512"),
+        (request([5], sampling=Sampling(logit_bias={512: 1.0})), "logit_bias"),
+        (request([5], sampling=Sampling(logit_bias={-1: 1.0})), "logit_bias"),
+        (request([5], n=0), "n is 0"),
+        (request([5], max_tokens=0), "max_tokens is 0"),
+        (Request(("r", 0), "whole", [5], output=[6], n=2), "n is 2"),
+    ],
+)
+def test_refused(asked: Request, text: str) -> None:
+    engine = make_engine()
+    with pytest.raises(RequestError, match=text):
+        engine.submit(asked)
+    with pytest.raises(RequestError, match=text):
+        engine.reserve(asked)
+    assert not engine.busy
+
+
+def test_the_same_request_twice_is_refused() -> None:
+    engine = make_engine()
+    engine.submit(request(prompt(10)))
+    with pytest.raises(RequestError, match="here already"):
+        engine.submit(request(prompt(10)))
+    assert engine.reserve(request(prompt(300), "d", "decode")) is not None
+    with pytest.raises(RequestError, match="here already"):
+        engine.reserve(request(prompt(300), "d", "decode"))
+
+
+def damage(engine: Engine) -> None:
+    """Make the model's head give NaN for every prompt."""
+    engine._model._params.norm.fill_(math.nan)
+
+
+@pytest.mark.parametrize("leg", ["whole", "prefill"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_token_comes_of_nan(leg: Leg, temperature: float) -> None:
+    engine = make_engine()
+    damage(engine)
+    engine.submit(request(prompt(300), leg=leg, n=2, sampling=Sampling(temperature=temperature)))
+    events = []
+    while engine.busy:
+        events += engine.step()
+        engine.scheduler.check_integrity()
+    assert [type(e) for e in events if isinstance(e, Broken)] == [Broken]
+    assert not engine.pool.tree.nodes, "nothing of it is cached"
+
+
+def test_offline_generation_says_so() -> None:
+    engine = make_engine()
+    damage(engine)
+    with pytest.raises(EngineError, match="not a number"):
+        output_ids(engine, request(prompt(10)))
+
+
+def test_penalties_and_bias_through_the_engine_and_after_preemption() -> None:
+    sampling = Sampling(temperature=0.0, frequency_penalty=0.7, repetition_penalty=1.3, logit_bias={9: 1.0})
+    alone = Run(make_engine()).until_idle(request(prompt(300), max_tokens=60, sampling=sampling)).ids()
+    plain = Run(make_engine()).until_idle(request(prompt(300), max_tokens=60, sampling=GREEDY)).ids()
+    assert alone != plain
+    continued = Request(("r", 0), "whole", prompt(300), output=alone[:25], max_tokens=60, sampling=sampling)
+    assert Run(make_engine()).until_idle(continued).ids() == alone[25:]
