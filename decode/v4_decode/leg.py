@@ -27,6 +27,9 @@ class DecodeLeg(Leg):
         """Reserve memory, or refuse; then pull."""
         if self.ended:
             return
+        if not self.start_message.source.address:
+            self.fail(pb.INVALID, "a DECODE leg needs the source of its cache")
+            return
         try:
             sequence = await self.worker.engine.call(lambda engine: engine.reserve(self.request))
         except (RequestError, CapacityError) as error:
@@ -45,7 +48,7 @@ class DecodeLeg(Leg):
         tail = sequence.tail
         assert tail is not None
         source = self.start_message.source
-        name, attempt = self.key
+        name, attempt = self.key[:2]
         try:
             channel = worker.channel(source.address)
             pulled = await pull(
@@ -72,8 +75,8 @@ class DecodeLeg(Leg):
             return
         worker.transferred_bytes += pulled.bytes
         self.stream.put(event(request, adopted=self._adopted(pulled, local)))
-        self.open_choices -= sum(finish is not None for _, finish in firsts.values())
         worker.engine.post(lambda engine: engine.adopt(request.key, firsts))
+        self.choices_ended(sum(finish is not None for _, finish in firsts.values()))
 
     def _adopted(self, pulled: Pulled, local: int) -> pb.Adopted:
         return pb.Adopted(

@@ -51,7 +51,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Parked:
-    """A prefill leg is done: its cache stays in `slots` and `tail` until the request is dropped."""
+    """A prefill leg is done: its cache stays in `slots` and `tail` until the request is dropped, as any prefill leg's,
+    since somebody may be reading it."""
 
     request: Request
     slots: tuple[int, ...]
@@ -61,7 +62,7 @@ class Parked:
 
 @dataclass(frozen=True)
 class Broken:
-    """A request was given up, with all its choices, since its state cannot be trusted."""
+    """A request was given up with all its choices: its state cannot be trusted. A prefill leg is to be dropped."""
 
     request: Request
     message: str
@@ -109,7 +110,11 @@ class Engine:
 
     def drop(self, key: Key) -> bool:
         """Free everything of a request, at once and in any state. False if there was nothing."""
-        return self.scheduler.drop(key)
+        parked = self.scheduler.parked.get(key)
+        found = self.scheduler.drop(key)
+        if parked is not None and parked.damaged:
+            self.pool.forget(parked.names)
+        return found
 
     def reserve(self, request: Request) -> Sequence | None:
         """Memory for a cache that arrives by transfer (slots, tail, `named` blocks here already), or None.
@@ -248,17 +253,18 @@ class Engine:
 
     def _park(self, sequence: Sequence, firsts: list[Token], events: list[Event]) -> None:
         events += firsts
-        if all(first.finish is not None for first in firsts):
-            self.scheduler.finish(sequence)
-            return
         self.scheduler.park(sequence)
         events.append(Parked(sequence.request, tuple(sequence.slots), _held(sequence), tuple(firsts)))
 
     def _give_up(self, sequence: Sequence, events: list[Event]) -> None:
         """The model gave NaN: no token may come of it, and none of the request's choices and blocks is trusted."""
-        if self.scheduler.drop(sequence.request.key):
+        message = "the model's output is not a number: its weights or state are damaged"
+        if sequence.request.leg == "prefill":  # somebody may be reading it: its owner drops it
+            self.scheduler.park(sequence)
+            sequence.damaged = True
+            events.append(Broken(sequence.request, message))
+        elif self.scheduler.drop(sequence.request.key):
             self.pool.forget(sequence.names)
-            message = "the model's output is not a number: its weights or state are damaged"
             events.append(Broken(sequence.request, message))
 
     def _history(self, sequence: Sequence) -> TokenHistory | None:

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
 from v4_core.sampling import Sampling
 
-Key = tuple[str, int]  # request, attempt
+Key = tuple[str, int, *tuple[int, ...]]  # request, attempt, and what else its owner needs to tell it from others
 Leg = Literal["whole", "prefill", "decode"]
 Finish = Literal["stop", "length"]
 
@@ -58,6 +58,7 @@ class Sequence:
     rolling_at: int = 0  # boundary that it holds, 0 = none
     boundaries: list[int] = field(default_factory=list)  # still to be kept while the prompt is computed
     admitted: bool = False  # its first admission was told
+    damaged: bool = False  # its blocks are to be forgotten with it
     told: int = 0  # complete blocks of a prefill leg that were told
     history: History | None = None  # of its tokens, once penalties ask for it
     forks: list["Sequence"] = field(default_factory=list)  # other choices, until the prompt is done

@@ -16,7 +16,7 @@ class PrefillLeg(Leg):
         """What the engine says of this request."""
         leases = self.worker.leases
         if isinstance(happened, Admitted):
-            self.lease = leases.grant(*self.key, self.request.tokens)
+            self.lease = leases.grant(*self.key[:2], self.request.tokens)
             started = pb.Started(cached_tokens=happened.cached, lease=self.lease.id)
             self.stream.put(event(self.request, started=started))
         elif self.lease is not None and isinstance(happened, Progress):
@@ -25,6 +25,12 @@ class PrefillLeg(Leg):
             leases.finish(self.lease.id, happened.slots, happened.tail, [first_of(t) for t in happened.firsts])
         else:
             super().on_event(happened)
+
+    def choices_ended(self, count: int) -> None:
+        """The engine keeps a prefill leg's cache until it is dropped: the lease ends first, so no pull reads on."""
+        self.open_choices -= count
+        if not self.open_choices:
+            self.cancel()
 
     def lease_ended(self, lease: Lease, reason: str) -> None:
         """The cache was adopted elsewhere, or nobody came for it."""

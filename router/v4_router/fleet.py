@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from v4_core.blocks import BLOCK_TOKENS, hit_limit
 from v4_router.config import RouterConfig
 from v4_router.errors import Unavailable
 from v4_router.placement import Placement, place
 from v4_router.workers import WorkerLink
+
+if TYPE_CHECKING:
+    from v4_router.flow import Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,7 @@ class Limits:
 
     max_model_len: int  # tokens of prompt and output together
     vocab_size: int
+    sequences: int  # at once, on the largest decode worker; 0 = none has said yet
 
 
 class Fleet:
@@ -29,6 +34,8 @@ class Fleet:
         self.decode = [WorkerLink(a, "decode", timeout) for a in config.decode]
         self.links = {link.address: link for link in self.prefill + self.decode}
         self._turn = 0
+        # Flows whose caches wait for room on a decode worker, the longest waiting first.
+        self.line: dict[Flow, None] = {}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -50,7 +57,11 @@ class Fleet:
         infos = [link.info for link in self.links.values() if link.up]
         if not infos:
             raise Unavailable("no worker is up: try again later")
-        return Limits(min(i.max_model_len for i in infos), min(i.vocab_size for i in infos))
+        return Limits(
+            min(i.max_model_len for i in infos),
+            min(i.vocab_size for i in infos),
+            max((link.load.tails_total for link in self.decode if link.up), default=0),
+        )
 
     def place(
         self, names: Sequence[bytes], tokens: int, avoid: Collection[str], fingerprint: str | None
@@ -63,6 +74,13 @@ class Fleet:
         ]
         targets = [link.view() for link in self.decode if link.usable]
         return place(tokens, sources, targets, turn=self._turn, avoid=avoid, fingerprint=fingerprint)
+
+    def room(self, tokens: int, choices: int, fingerprint: str) -> str | None:
+        """A decode worker that has room now, by its own report, for a cache of this fingerprint."""
+        blocks = -(-tokens // BLOCK_TOKENS) + choices
+        targets = [link.view() for link in self.decode if link.usable and link.has_room(blocks, choices)]
+        placement = place(0, (), targets, turn=self._turn, fingerprint=fingerprint)
+        return None if placement is None else placement.decode
 
     def partner(self, avoid: Collection[str], fingerprint: str) -> str | None:
         """A decode worker that can take over a cache of this fingerprint."""

@@ -20,8 +20,8 @@ from v4_router.workers import Leg
 
 MAX_TRIES = 6  # of one part in a row without a new token
 _PAUSE_SECONDS = 0.1  # before the first try again when nobody can take a request whose tokens were already sent
-_FULL_SECONDS = 30.0  # for decode workers to have room again, while the cache waits in prefill's pool
-_FULL_PAUSE_SECONDS = (0.02, 0.5)  # between two such tries, first and longest
+_ROOM_SECONDS = 0.05  # between two looks for room on a decode worker, while the cache waits in prefill's pool
+_LAST_WORD_SECONDS = 0.2  # for prefill's tokens to arrive when its lease has ended under a pull
 
 LOST = -1  # beside pb.Reason: the worker's stream ended
 _FINISH = {pb.STOP: "stop", pb.LENGTH: "length"}
@@ -46,8 +46,7 @@ class _Part:
     tries: int = 0  # since the last new token
     refused: set[str] = field(default_factory=set)  # workers that said no in these tries
     failed: set[str] = field(default_factory=set)  # workers that may do better another time
-    full: set[str] = field(default_factory=set)  # decode workers without room for this cache just now
-    full_since: float | None = None  # seconds that were left when the first of them said so
+    waits: bool = False  # in the line for room on a decode worker
     prefill: Leg | None = None
     decode: Leg | None = None  # of kind WHOLE or DECODE
     target: str = ""  # the decode worker chosen at placement
@@ -161,12 +160,9 @@ class Flow:
         """Have a decode worker take over what prefill computes; all again if there is none for it."""
         if part.prefill is None:
             raise InternalError("a cache without a prefill worker was to be pulled")
-        avoid = part.refused | part.failed | part.full
-        if part.target in avoid or not self._fleet.links[part.target].usable:
+        avoid = part.refused | part.failed
+        if part.target in avoid or part.target not in self._fleet.links or not self._fleet.links[part.target].usable:
             target = self._fleet.partner(avoid, part.prefill.link.info.fingerprint)
-            if target is None and part.full:
-                self._wait_for_room(part, part.prefill)
-                return
             if target is None:
                 self._count(part)
                 self._restart(part)
@@ -176,18 +172,42 @@ class Flow:
         part.decode = self._start(part, part.target, pb.DECODE, 0)
 
     def _wait_for_room(self, part: _Part, prefill: Leg) -> None:
-        """Decode workers are full: the cache waits where it is, bounded in time, and is offered again."""
-        waited = 0.0 if part.full_since is None else part.full_since - self._inbox.seconds_left()
-        if waited > _FULL_SECONDS:
-            raise self._full or self._last
-        part.full.clear()
-        least, most = _FULL_PAUSE_SECONDS
-        self._inbox.post(partial(self._offer, part, prefill), min(max(least, waited / 2), most))
+        """Decode workers are full: the cache waits where it is, and is offered again in its turn, when one has room.
+
+        Bounded by the request's deadline; and should the lease expire meanwhile, the prompt is cached where it was.
+        """
+        part.waits = True
+        self._fleet.line.setdefault(self, None)
+        self._inbox.post(partial(self._look_for_room, part, prefill), _ROOM_SECONDS)
+
+    def _look_for_room(self, part: _Part, prefill: Leg) -> list[Emit]:
+        if part not in self._parts or part.prefill is not prefill or part.decode is not None:
+            return []
+        fingerprint = prefill.link.info.fingerprint
+        tokens = len(self.job.prompt) // 4 + part.base
+        first = next(flow for flow in self._fleet.line if flow.looks_for_room) is self
+        target = self._fleet.room(tokens, len(part.choices), fingerprint) if first else None
+        if target is None and self._fleet.partner(part.refused, fingerprint) is not None:
+            self._inbox.post(partial(self._look_for_room, part, prefill), _ROOM_SECONDS)
+            return []
+        part.target = target or ""
+        self._pull(part)
+        return []
+
+    @property
+    def looks_for_room(self) -> bool:
+        """Whether a cache of this flow waits for a decode worker."""
+        return any(part.waits and part.prefill is not None and part.decode is None for part in self._parts)
 
     def _offer(self, part: _Part, prefill: Leg) -> list[Emit]:
         if part in self._parts and part.prefill is prefill and part.decode is None:
             self._pull(part)
         return []
+
+    def _out_of_line(self, part: _Part) -> None:
+        part.waits = False
+        if not any(p.waits for p in self._parts):
+            self._fleet.line.pop(self, None)
 
     def _start(self, part: _Part, address: str, kind: pb.Leg, uncached_tokens: int) -> Leg:
         job = self.job
@@ -229,7 +249,7 @@ class Flow:
                 self._started(part, leg, event.started)
             case "adopted":
                 part.adopted = True
-                part.full_since = None
+                self._out_of_line(part)
                 self.adopted = event.adopted
                 self._metrics.transferred(event.adopted)
             case "failed":
@@ -245,7 +265,7 @@ class Flow:
             if started.cached_tokens < part.cached_guess:
                 leg.link.prefixes.correct(part.names, started.cached_tokens // BLOCK_TOKENS)
             part.lease = started.lease
-            if part.decode is None:
+            if part.decode is None and self.job.max_tokens - part.base > 1:  # else prefill's own token is the last
                 self._pull(part)
 
     def _tokens(self, part: _Part, leg: Leg, tokens: pb.Tokens) -> list[Emit]:
@@ -304,12 +324,20 @@ class Flow:
                 return  # decode has all that prefill had to give
         else:
             part.decode = None
-        self._blame(part, leg, reason, message)
-        if part.prefill is not None and not part.adopted:
-            part.attempt += 1  # another decode worker pulls the same cache
-            self._pull(part)
-        else:
+        live = part.prefill if not part.adopted else None
+        if live is not None:
+            part.attempt += 1  # of the next pull of the same cache
+        if leg.kind == pb.DECODE and reason == pb.OVERLOADED and live is not None:
+            self._wait_for_room(part, live)
+            return
+        if not (part.waits and leg.kind == pb.PREFILL and reason == pb.TRANSFER):  # else its lease expired in the line
+            self._blame(part, leg, reason, message)
+        if live is None:
             self._restart(part)
+        elif reason == pb.TRANSFER:
+            self._inbox.post(partial(self._offer, part, live), _LAST_WORD_SECONDS)
+        else:
+            self._pull(part)
 
     def _blame(self, part: _Part, leg: Leg, reason: int, message: str) -> None:
         self.retries += 1
@@ -318,10 +346,6 @@ class Flow:
         self._last = Unavailable(message) if reason == LOST else of_reason(reason, message)
         if reason == pb.OVERLOADED:
             self._full = self._last
-            if leg.kind == pb.DECODE:
-                part.full.add(leg.link.address)
-                part.full_since = self._inbox.seconds_left() if part.full_since is None else part.full_since
-                return
         hard = reason in (pb.OVERLOADED, pb.DRAINING, pb.INTERNAL)
         (part.refused if hard else part.failed).add(leg.link.address)
         self._count(part)
@@ -383,6 +407,7 @@ class Flow:
 
     def _leave(self, part: _Part) -> None:
         self._release(part)
+        self._out_of_line(part)
         if part in self._parts:
             self._parts.remove(part)
 

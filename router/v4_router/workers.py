@@ -1,7 +1,8 @@
 """The router's side of one worker: one bidirectional stream, kept up, and the fan-out of its events.
 
-Knows addresses, streams and load; not what a request is beyond (request, attempt). The end of the stream is the end of
-everything that was started on it: each open leg then hears None.
+Knows addresses, streams and load; not what a request is beyond (request, attempt). A worker is up from the first
+message of its stream, its load, to the stream's end, which is the end of everything that was started on it: each open
+leg then hears None.
 """
 
 import asyncio
@@ -84,6 +85,12 @@ class WorkerLink:
             cached_tokens,
         )
 
+    def has_room(self, blocks: int, tails: int) -> bool:
+        """Whether so many blocks and live tails are to be had, as last reported and less what was sent since."""
+        load = self.load
+        enough = load.slots_free + load.slots_evictable >= blocks
+        return enough and load.tails_used + self._sent_sequences + tails <= load.tails_total
+
     def start(self, start: pb.Start, uncached_tokens: int, deliver: Deliver) -> Leg:
         """Send a leg; its events go to `deliver` until it is dropped."""
         self._legs[start.request, start.attempt] = deliver
@@ -137,14 +144,15 @@ class WorkerLink:
         self.info, self.load = info, info.load
         self._outgoing = asyncio.Queue()
         self._sent_tokens = self._sent_sequences = 0
-        self.up = True
-        log.info("%s worker %s is up, instance %s", self.role, self.address, info.instance)
 
     async def _read(self, stub: Any) -> None:
         async for message in stub.Serve(self._requests(self._outgoing)):
             self._heard = True
             if message.HasField("load"):
                 self._report(message.load)
+            if not self.up:
+                self.up = True
+                log.info("%s worker %s is up, instance %s", self.role, self.address, self.info.instance)
             for event in message.events:
                 deliver = self._legs.get((event.request, event.attempt))
                 if deliver is not None:

@@ -78,6 +78,7 @@ class FakeWorker(rpc.WorkerServicer):
         self.address = ""
         self.script: Script | None = None  # else next_token without end
         self.step_seconds = 0.0
+        self.tails = 1000
         self.refusals: list[pb.Reason] = []  # reasons for the next legs
         self.refuse_always: pb.Reason | None = None
         self.may_prefill = asyncio.Event()  # the first token waits for it
@@ -167,8 +168,11 @@ class FakeWorker(rpc.WorkerServicer):
             running=len(self.running),
             draining=self.draining,
             leases=leases,
-            slots_total=100,
+            slots_total=10_000,
+            slots_free=10_000 - len(self.running),
             blocks_used=len(self.running),
+            tails_total=self.tails,
+            tails_used=len(self.running),
         )
 
     async def _read(self, requests: Any, out: "asyncio.Queue[pb.Event]", mine: set[tuple[str, int]]) -> None:

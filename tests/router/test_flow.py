@@ -15,7 +15,6 @@ import pytest
 from tests.router.conftest import MODEL, Deploy, Deployment, until
 from tests.router.fake_worker import FakeWorker, expected
 from v4_core.v1 import worker_pb2 as pb
-from v4_router import flow
 
 PROMPT = [10, 20, 30]
 
@@ -165,28 +164,25 @@ async def test_a_gap_is_an_internal_error(deploy: Deploy) -> None:
     await d.idle()
 
 
+REASONS = [
+    (pb.INVALID, 400, "invalid_request_error"),
+    (pb.OVERLOADED, 429, "rate_limit_error"),
+    (pb.DRAINING, 503, "service_unavailable_error"),
+    (pb.TRANSFER, 503, "service_unavailable_error"),
+    (pb.DEADLINE, 504, "timeout_error"),
+    (pb.INTERNAL, 500, "internal_error"),
+    (pb.UNKNOWN_REASON, 500, "internal_error"),
+]
+
+
 @pytest.mark.parametrize(
-    ("reason", "status", "kind"),
-    [
-        (pb.INVALID, 400, "invalid_request_error"),
-        (pb.OVERLOADED, 429, "rate_limit_error"),
-        (pb.DRAINING, 503, "service_unavailable_error"),
-        (pb.TRANSFER, 503, "service_unavailable_error"),
-        (pb.DEADLINE, 504, "timeout_error"),
-        (pb.INTERNAL, 500, "internal_error"),
-        (pb.UNKNOWN_REASON, 500, "internal_error"),
-    ],
+    ("reason", "status", "kind", "everywhere"),
+    [(*r, True) for r in REASONS]
+    + [(*r, False) for r in REASONS if r[0] != pb.OVERLOADED],  # full decode is waited for
 )
-@pytest.mark.parametrize("everywhere", [True, False])
 async def test_every_reason_has_its_status(
-    deploy: Deploy,
-    monkeypatch: pytest.MonkeyPatch,
-    reason: pb.Reason,
-    status: int,
-    kind: str,
-    everywhere: bool,
+    deploy: Deploy, reason: pb.Reason, status: int, kind: str, everywhere: bool
 ) -> None:
-    monkeypatch.setattr(flow, "_FULL_SECONDS", 0.3)
     d = await deploy(2, 2)
     for worker in d.workers if everywhere else d.decode:
         worker.refuse_always = reason
@@ -208,7 +204,36 @@ async def test_one_refusal_is_placed_elsewhere(deploy: Deploy, reason: pb.Reason
     for worker in refused:
         worker.refusals = [reason]
     await completed(ask(d, 6), 6)
-    assert await d.metric("v4serve_retries_total", role=role) >= 1
+    waited = (role, reason) == ("decode", pb.OVERLOADED)  # for room, which is no retry
+    assert bool(await d.metric("v4serve_retries_total", role=role)) != waited
+    await d.idle()
+
+
+async def test_the_first_token_may_be_the_last(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    await completed(ask(d, 1), 1)
+    assert all(s.request.startswith("probe") for s in d.decode[0].starts), "no decode leg for one token"
+    await d.idle()
+
+
+async def test_room_goes_to_who_waited_longest(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    d.decode[0].tails = 0
+    d.decode[0].refuse_always = pb.OVERLOADED
+    asked = []
+    for _ in range(4):
+        asked.append(ask(d, 3))
+        count = len(asked)
+        await until(lambda count=count: len(d.router.fleet.line) == count, "it waits")  # type: ignore[misc]
+    d.decode[0].refuse_always = None
+    d.decode[0].tails = 1
+    order: list[int] = []
+    for i, task in enumerate(asked):
+        task.add_done_callback(lambda _, i=i: order.append(i))  # type: ignore[misc]
+    for task in asked:
+        await completed(task, 3)
+    assert order == [0, 1, 2, 3]
+    assert not d.router.fleet.line
     await d.idle()
 
 

@@ -70,6 +70,18 @@ class Node:
         worker = Worker(config, role, loaded, KINDS[role], fatal)
         return cls(worker, await WorkerServer.start(worker, "127.0.0.1", 0))
 
+    @classmethod
+    async def join(cls, node: "Node") -> "Node":
+        """Another router's stream to the same worker."""
+        return cls(node.worker, node.server)
+
+    async def leave(self) -> None:
+        """End this stream."""
+        self._out.put_nowait(None)
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self._channel.close(None)
+
     async def _read(self) -> None:
         async def requests() -> AsyncIterator[pb.ToWorker]:
             while (message := await self._out.get()) is not None:
@@ -121,9 +133,7 @@ class Node:
         """Stop the worker."""
         self._out.put_nowait(None)
         await self.server.stop(grace)
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._channel.close(None)
+        await self.leave()
 
 
 def start(

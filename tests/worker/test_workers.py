@@ -1,5 +1,7 @@
 """Prefill and decode legs over real gRPC: the right tokens, and nothing held after any end."""
 
+import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +13,7 @@ from tests.engine.harness import make_engine, prompt
 from tests.worker.cluster import Node, offline, start, until
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
+from v4_worker import worker as worker_module
 
 
 @asynccontextmanager
@@ -274,6 +277,70 @@ async def test_ten_cancelled_long_prefills_delay_a_short_request_by_at_most_one_
     await until(lambda: node.tokens(request="short"))
     assert sum(steps[: steps.index(20)]) <= 256
     await node.empty()
+    await node.stop()
+
+
+async def test_a_leased_cache_stays_until_its_lease_ends_even_if_the_first_token_is_the_last() -> None:
+    """The event loop, which serves pulls, may be late: the engine must not give the memory away before it knows."""
+    node = await Node.start("prefill", make_engine(slots=40, max_model_len=6000))
+    node.send(start(prompt(3000), pb.PREFILL, max_tokens=1))
+    await node.event("started")
+    (lease,) = node.worker.leases._leases.values()
+    engine = await node.worker.engine.call(lambda engine: engine)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop is late on purpose
+    assert engine.scheduler.parked or engine.scheduler.running
+    assert node.worker.leases.held == 1
+    slots = set(lease.slots[: lease.complete_blocks])
+    referenced = {n.slot for n in engine.pool.tree.nodes.values() if n.refs}
+    assert slots <= referenced, "what may be read is still the sequence's"
+    await node.empty()
+    await node.stop()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_starts_and_cancels_of_one_name_in_any_order_leave_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    async with pair() as (prefill, decode):
+        for i in range(25):
+            await hand_over(prefill, decode, prompt(rng.choice([5, 300, 1200]), seed=i), max_tokens=50, attempt=0)
+            for node in rng.sample([prefill, decode], 2):
+                if rng.random() < 0.8:
+                    node.cancel("r", rng.choice([0, 1]))
+            prefill.cancel("r", 5)
+            decode.cancel("r", 5)
+            prefill.events.clear()
+
+
+async def test_two_routers_may_use_one_name() -> None:
+    node = await Node.start("decode")
+    other = await Node.join(node)
+    node.send(start(prompt(40), pb.WHOLE, max_tokens=300))
+    other.send(start(prompt(50, seed=2), pb.WHOLE, max_tokens=12))
+    await until(lambda: len(other.tokens()) == 12)
+    assert [other.tokens()[i] for i in range(12)] == offline(prompt(50, seed=2))[0]
+    other.cancel("r")
+    await until(lambda: len(node.tokens()) == 300)
+    await other.leave()
+    await node.empty()
+    await node.stop()
+
+
+async def test_a_decode_leg_without_a_source_is_refused() -> None:
+    node = await Node.start("decode")
+    node.send(start(prompt(5), pb.DECODE))
+    failed = (await node.event("failed")).failed
+    assert failed.reason == pb.INVALID
+    assert "source" in failed.message
+    await node.stop()
+
+
+async def test_channels_to_workers_that_are_gone_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_MOST_CHANNELS", 3)
+    node = await Node.start("decode")
+    for i in range(10):
+        node.send(start(prompt(5), pb.DECODE, f"r{i}", source=pb.Source(address=f"127.0.0.1:{i + 1}", lease=1)))
+        await node.event("failed", f"r{i}")
+    assert len(node.worker._channels) <= 4
     await node.stop()
 
 

@@ -90,7 +90,7 @@ def load_of(engine: Engine) -> pb.Load:
     pool, scheduler = engine.pool, engine.scheduler
     queued = sum(s.remaining for s in (*scheduler.waiting, *scheduler.running) if s.remaining > 1)
     return pb.Load(
-        running=len(scheduler.running),
+        running=len(scheduler.running) + len(scheduler.arriving),
         waiting=len(scheduler.waiting),
         queued_tokens=queued,
         slots_total=pool.total,

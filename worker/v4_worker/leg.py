@@ -40,7 +40,7 @@ class Leg:
 
     @property
     def key(self) -> Key:
-        """(request, attempt)."""
+        """(request, attempt, serial): the engine's name of this leg, no other's even if a router repeats itself."""
         return self.request.key
 
     def run(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
@@ -53,7 +53,7 @@ class Leg:
     def _ran(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("request %s, attempt %d", *self.key, exc_info=error)
+            log.error("request %s, attempt %d", *self.key[:2], exc_info=error)
             self.fail(pb.INTERNAL, f"{type(error).__name__}: {error}")
 
     async def begin(self) -> None:
@@ -81,7 +81,11 @@ class Leg:
 
     def count_finish(self, token: Token) -> None:
         """The leg ends with its last choice; the engine has freed each choice by itself."""
-        self.open_choices -= token.finish is not None
+        self.choices_ended(token.finish is not None)
+
+    def choices_ended(self, count: int) -> None:
+        """So many choices more have ended."""
+        self.open_choices -= count
         if not self.open_choices:
             self.close()
 

@@ -58,7 +58,7 @@ class WorkerService(pb_grpc.WorkerServicer):
                 if message.HasField("start"):
                     self._worker.start(message.start, stream)
                 elif message.HasField("cancel"):
-                    self._worker.cancel(message.cancel.request, message.cancel.attempt)
+                    self._worker.cancel(message.cancel.request, message.cancel.attempt, stream)
         finally:
             stream.close()
 

@@ -3,6 +3,7 @@
 A role is a table from kind of leg to the class that does it.
 """
 
+import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 
@@ -23,7 +24,12 @@ from v4_worker.stream import RouterStream
 
 LegKinds = Mapping[int, type[Leg]]
 
-_CHANNEL_OPTIONS = (("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
+_MOST_CHANNELS = 64  # to other workers, kept open
+_CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),  # workers talk to each other directly
+)
 
 
 class Worker:
@@ -51,6 +57,8 @@ class Worker:
         self.engine = EngineThread(engine, self._stepped, on_fatal)
         self._kinds = kinds
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closing: list[asyncio.Future[None]] = []
+        self._serial = 0
 
     @property
     def idle(self) -> bool:
@@ -58,34 +66,34 @@ class Worker:
         return not self.legs and not self.leases.held
 
     def start(self, message: pb.Start, stream: RouterStream) -> None:
-        """Begin a leg. A lower attempt than the highest seen is ignored, a higher one replaces what runs."""
-        key = (message.request, message.attempt)
-        current = next((leg for leg in self.legs.values() if leg.key[0] == key[0]), None)
-        if current is not None and current.key[1] >= key[1]:
-            return
-        if current is not None:
-            current.cancel()
+        """Begin a leg. Of one router's legs of a request, the highest attempt stays: a lower one is ignored."""
+        for leg in self._legs_of(message.request, stream):
+            if leg.key[1] >= message.attempt:
+                return
+            leg.cancel()
         kind = self._kinds.get(message.leg)
-        refusal = self._refusal(message, kind)
-        if refusal is not None:
-            stream.put(pb.Event(request=key[0], attempt=key[1], failed=refusal))
-            stream.flush()
-            return
+        self._serial += 1
         try:
-            request = request_of(message, self.fingerprint, self.model.eos_token_id)
+            if kind is None:
+                raise RequestError(f"a {self.role} worker does no {pb.Leg.Name(message.leg)} leg")
+            request = request_of(message, self._serial, self.fingerprint, self.model.eos_token_id)
         except RequestError as error:
-            refusal = pb.Failed(reason=pb.INVALID, message=str(error))
-            stream.put(pb.Event(request=key[0], attempt=key[1], failed=refusal))
-            stream.flush()
+            _refuse(message, stream, pb.INVALID, str(error))
             return
-        assert kind is not None
-        leg = self.legs[key] = kind(self, request, message, stream)
+        if self.draining:
+            _refuse(message, stream, pb.DRAINING, "this worker is about to stop")
+            return
+        leg = self.legs[request.key] = kind(self, request, message, stream)
         leg.run(leg.begin())
 
-    def cancel(self, request: str, attempt: int) -> None:
-        """End a leg and all lower attempts of it."""
-        for key in [k for k in self.legs if k[0] == request and k[1] <= attempt]:
-            self.legs[key].cancel()
+    def cancel(self, request: str, attempt: int, stream: RouterStream) -> None:
+        """End a router's legs of a request up to an attempt."""
+        for leg in self._legs_of(request, stream):
+            if leg.key[1] <= attempt:
+                leg.cancel()
+
+    def _legs_of(self, request: str, stream: RouterStream) -> list[Leg]:
+        return [leg for leg in self.legs.values() if leg.key[0] == request and leg.stream is stream]
 
     def lost(self, stream: RouterStream) -> None:
         """A router's stream is gone, and with it everything that router started here."""
@@ -99,9 +107,13 @@ class Worker:
 
     def channel(self, address: str) -> grpc.aio.Channel:
         """The one channel to another worker."""
-        if address not in self._channels:
-            self._channels[address] = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        return self._channels[address]
+        channel = self._channels.pop(address, None) or grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._channels[address] = channel  # the last used is last
+        for old in list(self._channels)[:-_MOST_CHANNELS]:
+            if not any(leg.start_message.source.address == old for leg in self.legs.values()):
+                self._closing.append(asyncio.ensure_future(self._channels.pop(old).close(None)))
+        self._closing = [task for task in self._closing if not task.done()]
+        return channel
 
     def info(self) -> pb.WorkerInfo:
         """What routers must know."""
@@ -133,13 +145,6 @@ class Worker:
         for stream in self.streams:
             stream.flush(load)
 
-    def _refusal(self, message: pb.Start, kind: type[Leg] | None) -> pb.Failed | None:
-        if kind is None:
-            return pb.Failed(reason=pb.INVALID, message=f"a {self.role} worker does no {pb.Leg.Name(message.leg)} leg")
-        if self.draining:
-            return pb.Failed(reason=pb.DRAINING, message="this worker is about to stop")
-        return None
-
     def _stepped(self, events: list[Event], load: pb.Load) -> None:
         for event in events:
             leg = self.legs.get(event.request.key)
@@ -151,3 +156,9 @@ class Worker:
     def _lease_ended(self, lease: Lease, reason: str) -> None:
         for leg in [leg for leg in self.legs.values() if leg.key[0] == lease.request]:
             leg.lease_ended(lease, reason)
+
+
+def _refuse(message: pb.Start, stream: RouterStream, reason: pb.Reason, why: str) -> None:
+    failed = pb.Failed(reason=reason, message=why)
+    stream.put(pb.Event(request=message.request, attempt=message.attempt, failed=failed))
+    stream.flush()
