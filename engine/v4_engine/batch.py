@@ -21,7 +21,7 @@ from v4_core.geometry import C4_ENTRIES, C4_WINDOW, C128_WINDOW, CacheGeometry, 
 from v4_engine.errors import IntegrityError
 
 Ints = NDArray[np.int64]
-PREFILL_TILE = 64  # queries of one sequence that share a gather of window rows
+PREFILL_TILE = 32  # queries of one sequence that share a gather of window rows
 _GROUP_TOKENS = 65_536  # context below which decoding sequences are not told apart
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_WORKSPACE_BYTES = 64 << 20  # what one piece of an operator may take beside its inputs and outputs, roughly
+_WORKSPACE_BYTES = 8 << 20  # of one piece of an operator, roughly: measured on CPUs, what stays in cache is faster
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
