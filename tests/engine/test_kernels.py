@@ -70,7 +70,7 @@ def test_golden_gate_scores() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("tokens", [1, 7, 131])
 def test_compiled_equals_reference(dtype: torch.dtype, tokens: int) -> None:
     streams = random(tokens, 4, 24, seed=1, dtype=dtype)
     mixes, scale, base = (random(*s, seed=i, dtype=dtype) for i, s in enumerate(((tokens, 24), (24,), (24,)), 2))

@@ -6,7 +6,8 @@ compiled loop does the work of many. fp32 and fp64 only. Compiled at first use, 
 
 import math
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,20 +26,22 @@ grouped_linear = reference.grouped_linear
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.int64]
+_SPREAD_ROWS = 64  # below, starting a thread costs more than it saves
+
 F = TypeVar("F", bound=Callable[..., None])
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As reference.rms_norm."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    _rms_norm(x.numpy(), weight.numpy(), eps, out.numpy())
+    _spread(_rms_norm, (x.numpy(), out.numpy()), weight.numpy(), eps)
     return out
 
 
 def head_norm(q: Tensor, eps: float, acc: torch.dtype) -> Tensor:
     """As reference.head_norm."""
     out = torch.empty(q.shape, dtype=acc)
-    _head_norm(q.numpy(), eps, out.numpy())
+    _spread(_head_norm, (q.numpy(), out.numpy()), eps)
     return out
 
 
@@ -49,7 +52,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     shape = (x.shape[0], heads, x.shape[-1])
     pairs = cos.shape[-1]
     angles = (cos.reshape(-1, pairs).numpy(), sin.reshape(-1, pairs).numpy())
-    _rotate(x.reshape(shape).numpy(), *angles, out.view(shape).numpy())
+    _spread(_rotate, (x.reshape(shape).numpy(), *angles, out.view(shape).numpy()))
     return out
 
 
@@ -61,15 +64,15 @@ def hyper_pre(
     x = torch.empty(tokens, width, dtype=streams.dtype)
     post = torch.empty(tokens, m, dtype=mixes.dtype)
     comb = torch.empty(tokens, m, m, dtype=mixes.dtype)
-    arrays = (streams.numpy(), mixes.numpy(), scale.numpy(), base.numpy())
-    _hyper_pre(*arrays, iterations, eps, norm_eps, x.numpy(), post.numpy(), comb.numpy())
+    rows = (streams.numpy(), mixes.numpy(), x.numpy(), post.numpy(), comb.numpy())
+    _spread(_hyper_pre, rows, scale.numpy(), base.numpy(), iterations, eps, norm_eps)
     return x, post, comb
 
 
 def hyper_post(out: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """As reference.hyper_post."""
     mixed = torch.empty_like(streams)
-    _hyper_post(out.numpy(), streams.numpy(), post.numpy(), comb.numpy(), mixed.numpy())
+    _spread(_hyper_post, (out.numpy(), streams.numpy(), post.numpy(), comb.numpy(), mixed.numpy()))
     return mixed
 
 
@@ -79,14 +82,14 @@ def route(logits: Tensor, bias: Tensor | None, fixed: Tensor | None, k: int, fac
     experts = torch.empty(tokens, k, dtype=torch.int64) if fixed is None else fixed
     weights = torch.empty(tokens, k, dtype=logits.dtype)
     shift = np.zeros(logits.shape[1], dtype=logits.numpy().dtype) if bias is None else bias.numpy()
-    _route(logits.numpy(), shift, fixed is None, factor, experts.numpy(), weights.numpy())
+    _spread(_route, (logits.numpy(), experts.numpy(), weights.numpy()), shift, fixed is None, factor)
     return experts, weights
 
 
 def swiglu(gate_up: Tensor, limit: float) -> Tensor:
     """As reference.swiglu."""
     out = torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype)
-    _swiglu(gate_up.numpy(), limit, out.numpy())
+    _spread(_swiglu, (gate_up.numpy(), out.numpy()), limit)
     return out
 
 
@@ -94,8 +97,27 @@ def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """As reference.select."""
     index = torch.empty(scores.shape[0], k, dtype=torch.int64)
     valid = torch.empty(scores.shape[0], k, dtype=torch.bool)
-    _select(scores.numpy(), visible.numpy(), index.numpy(), valid.numpy())
+    _spread(_select, (scores.numpy(), visible.numpy(), index.numpy(), valid.numpy()))
     return index, valid
+
+
+def _spread(function: Callable[..., None], rows: tuple[NDArray[Any], ...], *shared: object) -> None:
+    """Run a loop over the rows of these arrays, on as many threads as torch computes with where it is worth it."""
+    count, threads = rows[0].shape[0], torch.get_num_threads()
+    if threads == 1 or count < _SPREAD_ROWS:
+        function(*rows, *shared)
+        return
+    step = -(-count // threads)
+    parts = [[array[first : first + step] for array in rows] for first in range(0, count, step)]
+    others = [_threads().submit(function, *part, *shared) for part in parts[1:]]
+    function(*parts[0], *shared)
+    for other in others:
+        other.result()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="operators")
 
 
 def _compiler(fastmath: bool | set[str]) -> Callable[[F], F]:
@@ -117,7 +139,7 @@ _exact = _compiler(False)
 
 
 @_jit
-def _rms_norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+def _rms_norm(x: Floats, out: Floats, weight: Floats, eps: float) -> None:
     width = x.shape[1]
     for s in range(x.shape[0]):
         total = x[s, 0] * x[s, 0]
@@ -129,7 +151,7 @@ def _rms_norm(x: Floats, weight: Floats, eps: float, out: Floats) -> None:
 
 
 @_jit
-def _head_norm(x: Floats, eps: float, out: Floats) -> None:
+def _head_norm(x: Floats, out: Floats, eps: float) -> None:
     width = x.shape[2]
     for s in range(x.shape[0]):
         for h in range(x.shape[1]):
@@ -158,14 +180,14 @@ def _rotate(x: Floats, cos: Floats, sin: Floats, out: Floats) -> None:
 def _hyper_pre(
     streams: Floats,
     mixes: Floats,
+    x: Floats,
+    post: Floats,
+    comb: Floats,
     scale: Floats,
     base: Floats,
     iterations: int,
     eps: float,
     norm_eps: float,
-    x: Floats,
-    post: Floats,
-    comb: Floats,
 ) -> None:
     tokens, m, width = streams.shape
     for s in range(tokens):
@@ -221,7 +243,7 @@ def _hyper_post(out: Floats, streams: Floats, post: Floats, comb: Floats, mixed:
 
 
 @_exact
-def _route(logits: Floats, bias: Floats, choose: bool, factor: float, experts: Ints, weights: Floats) -> None:
+def _route(logits: Floats, experts: Ints, weights: Floats, bias: Floats, choose: bool, factor: float) -> None:
     tokens, count = logits.shape
     k = experts.shape[1]
     scores = np.empty(count, dtype=logits.dtype)
@@ -246,7 +268,7 @@ def _route(logits: Floats, bias: Floats, choose: bool, factor: float, experts: I
 
 
 @_jit
-def _swiglu(gate_up: Floats, limit: float, out: Floats) -> None:
+def _swiglu(gate_up: Floats, out: Floats, limit: float) -> None:
     width = out.shape[1]
     for s in range(out.shape[0]):
         for i in range(width):
