@@ -51,7 +51,8 @@ def log_to_stderr(name: str, line: str) -> None:
 class LocalDeployment:
     """A running deployment, as an async context manager: ready when entered, every process gone when left.
 
-    Entering raises ConfigError where the port is taken and DeploymentError where it does not become ready.
+    Entering raises ConfigError where the port is taken, and DeploymentError where the processes cannot be started or do
+    not become ready.
     """
 
     def __init__(self, config: LocalConfig, *, log: Log = log_to_stderr, command: Command = own_command) -> None:
@@ -67,7 +68,10 @@ class LocalDeployment:
 
     async def __aenter__(self) -> "LocalDeployment":
         try:
-            await self._start()
+            try:
+                await self._start()
+            except OSError as error:
+                raise DeploymentError(f"the processes cannot be started: {error}") from error
             await self._until_ready()
         except BaseException:
             await self._stop()

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from v4_core.errors import ConfigError
+from v4_core.settings import load
+from v4_worker.config import WorkerConfig
 
 Role = Literal["router", "prefill", "decode"]
 
 HOST = "127.0.0.1"
 DRAIN_SECONDS = 5.0  # for running requests, within the supervisor's own patience
+_OWN = ("model", "host", "port")  # settings of workers that the deployment chooses
 
 
 def demo_model() -> Path:
@@ -42,6 +45,12 @@ class LocalConfig:
             raise ConfigError(f"port is {self.port}: give one between 0 and 65535")
         if self.start_timeout_seconds <= 0:
             raise ConfigError("start_timeout_seconds must be greater than 0")
+        if own := [name for name in _OWN if name in self.worker]:
+            raise ConfigError(f"worker: {own[0]} is chosen by the deployment: leave it out")
+        try:  # told here, by one line, and not by every child
+            load(WorkerConfig, None, _worker_settings(self, 0))
+        except ConfigError as error:
+            raise ConfigError(f"worker: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def _worker_settings(config: LocalConfig, port: int) -> dict[str, object]:
         "dtype": config.dtype,
         "format": config.format,
         "drain_seconds": DRAIN_SECONDS,
-        **config.worker,
+        **{name: value for name, value in config.worker.items() if value is not None},  # None = not given
     }
 
 

@@ -1,7 +1,7 @@
 """`/v1/completions` and `/v1/chat/completions` as ASGI endpoints: one client, one body, one answer or one error.
 
 Headers go out with the first token, so every failure before it is a true status; later ones are one event. A client
-that leaves, at whatever moment, ends its request at once.
+that leaves, at whatever moment, ends its request at once; one that neither sends nor reads ends it by the deadline.
 """
 
 import asyncio
@@ -15,7 +15,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from v4_router.errors import BodyTooLarge, ClientGone, InternalError, RouterError
+from v4_router.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    ClientGone,
+    DeadlineExceeded,
+    InternalError,
+    RouterError,
+    Unavailable,
+)
 from v4_router.exchange import Exchange
 from v4_router.job import Job, Ticket, check_model, prepare
 from v4_router.output import Delta
@@ -27,6 +35,8 @@ from v4_router.timing import Timing
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 << 20  # a million token ids are 8 MB
+_BODY_SECONDS = 60.0  # for a body to arrive
+_LAST_WORD_SECONDS = 1.0  # beyond the deadline, to write why an answer ends to a client that may not read
 _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -56,6 +66,8 @@ class Endpoint:
         except RouterError as error:
             outcome = str(error.status)
             await answer.refuse(error)
+        except asyncio.CancelledError:  # the end of this task in any case: the server stops and waits no longer
+            await answer.refuse(Unavailable("the router is stopping: send the request again"))
         except Exception:
             outcome = "500"
             log.exception("request %s failed", answer.request_id)
@@ -68,7 +80,7 @@ class _Answer:
     """The serving of one request."""
 
     def __init__(self, router: Router, name: str, request: Request, send: Send) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         unique = uuid.uuid4().hex
         given = request.headers.get("x-request-id", "")
         self.request_id = given if _CLIENT_ID.fullmatch(given) else unique
@@ -79,12 +91,33 @@ class _Answer:
         self._send = send
         self._headers_sent = False
         self._timing = Timing(router.metrics, time.perf_counter)
-        self._deadline = loop.time() + router.config.request_timeout_seconds
+        self._deadline = self._loop.time() + router.config.request_timeout_seconds
 
     async def give(self) -> None:
-        """Raises RouterError where `refuse` is to answer."""
+        """Raises RouterError where `refuse` is to answer, by the deadline whatever the client does."""
+        try:
+            async with asyncio.timeout_at(min(self._deadline, self._loop.time() + _BODY_SECONDS)):
+                raw = await self._read()
+        except TimeoutError:
+            raise BodyTimeout("the body did not arrive in time: send the request again") from None
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                await self._serve(raw)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "the request's time is over: ask for fewer tokens, read faster, or raise request_timeout_seconds"
+            ) from None
+
+    async def refuse(self, error: RouterError) -> None:
+        """A status, or an event if the status was sent before; nothing to a client that does not read."""
+        try:
+            async with asyncio.timeout_at(max(self._deadline, self._loop.time() + _LAST_WORD_SECONDS)):
+                await self._refuse(error)
+        except TimeoutError:  # the server closes a connection whose answer has no end
+            log.info("request %s: the client does not read why it ends: %s", self.request_id, error)
+
+    async def _serve(self, raw: bytes) -> None:
         router = self._router
-        raw = await self._read()
         body = parse(ChatBody, raw) if self._chat else parse(CompletionBody, raw)
         check_model(body, router.config.served_name)
         ticket = Ticket(self._id, self._deadline)
@@ -97,8 +130,7 @@ class _Answer:
             exchange.close()
             watch.cancel()
 
-    async def refuse(self, error: RouterError) -> None:
-        """A status, or an event if the status was sent before."""
+    async def _refuse(self, error: RouterError) -> None:
         if self._headers_sent:
             await self._write(error_event(error.body()).encode(), more=False)
         else:
@@ -146,8 +178,8 @@ class _Answer:
         if media_type.startswith("text/event-stream"):
             headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self._headers_sent = True
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+        self._headers_sent = True
 
     async def _write(self, data: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})

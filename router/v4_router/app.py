@@ -83,8 +83,8 @@ class _Plain:
 
 async def _not_here(_: Request, failure: Exception) -> Response:
     """Unknown paths and methods, as OpenAI errors."""
-    status, text = (failure.status_code, failure.detail) if isinstance(failure, HTTPException) else (500, "")
-    error = RouterError(f"{text}: see /v1/models, /v1/completions and /v1/chat/completions")
+    assert isinstance(failure, HTTPException)  # as registered
+    error = RouterError(f"{failure.detail}: see /v1/models, /v1/completions and /v1/chat/completions")
     body = error.body()
     body["error"]["type"] = "invalid_request_error"
-    return JSONResponse(body, status)
+    return JSONResponse(body, failure.status_code, failure.headers)  # `Allow` is one of them

@@ -12,8 +12,8 @@ class RouterConfig:
 
     model_path: Path  # holds tokenizer.json and, for the default chat mode, generation_config.json
     served_name: str  # the `model` of requests
-    prefill: tuple[str, ...]  # host:port of each prefill worker; empty = decode workers compute prompts too
-    decode: tuple[str, ...]  # host:port of each decode worker
+    prefill: tuple[str, ...] = ()  # host:port of each prefill worker; empty = decode workers compute prompts too
+    decode: tuple[str, ...] = ()  # host:port of each decode worker, at least one
     host: str = "127.0.0.1"
     port: int = 8000
     request_timeout_seconds: float = 3600.0  # from arrival to the last token

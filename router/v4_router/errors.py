@@ -4,6 +4,7 @@
     └── RouterError              ends a request; carries its HTTP status and OpenAI error type
         ├── BadRequest           400, names the field where one is at fault
         ├── UnknownModel         404
+        ├── BodyTimeout          408, the body did not arrive in time; the connection is closed
         ├── BodyTooLarge         413
         ├── Overloaded           429, every worker that could serve it is full; Retry-After
         ├── InternalError        500, a worker or this router broke its contract
@@ -55,6 +56,17 @@ class UnknownModel(RouterError):
     status = 404
     kind = "invalid_request_error"
     code = "model_not_found"
+
+
+class BodyTimeout(RouterError):
+    """The body did not arrive in time."""
+
+    status = 408
+    kind = "invalid_request_error"
+
+    def headers(self) -> dict[str, str]:
+        """Whatever still comes of the body is no request."""
+        return {"connection": "close"}
 
 
 class BodyTooLarge(RouterError):

@@ -51,6 +51,9 @@ async def prepare(
     """Encode, check against the limits, fill in defaults. `mode` is the model's own. Raises BadRequest."""
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream=true", "stream_options")
+    n = body.n or 1
+    if 0 < limits.sequences < n:
+        raise BadRequest(f"n is {n}, but a decode worker holds at most {limits.sequences}: ask for fewer choices", "n")
     if isinstance(body, ChatBody):
         mode = _mode(body.chat_template_kwargs or ChatTemplateKwargs(), mode)
         prompts = [await tokenizer.encode_segments(_segments(body, mode))]
@@ -58,7 +61,6 @@ async def prepare(
     else:
         prompts = [p if isinstance(p, bytes) else await tokenizer.encode_raw(p) for p in body.prompt]
         top = body.logprobs
-    n = body.n or 1
     if n * len(prompts) > MAX_CHOICES:
         raise BadRequest(f"{len(prompts)} prompts with n={n} are over {MAX_CHOICES} choices: send fewer", "n")
     chat = isinstance(body, ChatBody)

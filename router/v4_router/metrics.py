@@ -81,7 +81,7 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """One sample per worker; of a worker that is down only that."""
         labels = ("worker", "role")
-        up = GaugeMetricFamily("v4serve_worker_up", "Whether the router has a stream to the worker", labels=labels)
+        up = GaugeMetricFamily("v4serve_worker_up", "Whether the router hears the worker", labels=labels)
         for link in self._links:
             up.add_metric((link.address, link.role), float(link.up))
         yield up

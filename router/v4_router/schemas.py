@@ -8,7 +8,7 @@ definition. Values are taken strictly: no string is a number.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError, from_json
 
 from v4_core.blocks import pack_ids
@@ -52,19 +52,26 @@ class ChatTemplateKwargs(_Strict):
     drop_thinking: bool = True
 
 
+def _temperature(value: float) -> float:
+    """Logits are divided by it: what lies between would overflow them."""
+    if 0 < value < 0.001:
+        raise PydanticCustomError("temperature", "must be 0, for the likeliest token, or at least 0.001")
+    return value
+
+
 class _Body(_Strict):
     """What both interfaces share."""
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2), AfterValidator(_temperature)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=1 << 32)] | None = None  # -1 and 0 = off
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: _NonEmpty | Annotated[list[_NonEmpty], Field(max_length=16)] | None = None

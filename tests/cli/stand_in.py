@@ -1,8 +1,9 @@
-"""A process that plays a role of a deployment: `python stand_in.py ROLE SETTINGS`. Real sockets, no model.
+"""A process that plays a role of a deployment: `python stand_in.py ROLE SETTINGS [BEHAVIOUR]`. Real sockets, no
+model.
 
 A worker listens on its port; the router answers /ready with 200 once it reaches every worker that it was told of, and
 whatever else it is asked with one short stream.
-The setting `behaviour` makes workers misbehave.
+BEHAVIOUR makes workers misbehave.
 """
 
 import http.server
@@ -28,9 +29,9 @@ def _delta(text: str) -> dict[str, Any]:
 
 def main() -> None:
     role, settings = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+    behaviour = "".join(sys.argv[3:])
     if role == "router":
         _router(settings)
-    behaviour = settings.get("behaviour")
     if behaviour == "dies":
         print("cannot load the model")
         sys.exit(3)

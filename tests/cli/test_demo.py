@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_local import play
+from tests.cli.test_local import play, playing
 from v4_cli.demo import MESSAGES, Exchange, events, exchange, row, run_demo
 from v4_cli.errors import DeploymentError
 from v4_cli.topology import LocalConfig
@@ -35,9 +35,9 @@ async def test_both_requests_against_real_processes(capsys: pytest.CaptureFixtur
 
 
 async def test_a_deployment_that_does_not_start_shows_its_last_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    config = LocalConfig(Path("m"), port=0, worker={"behaviour": "dies"})
+    config = LocalConfig(Path("m"), port=0)
     with pytest.raises(DeploymentError, match=r"has ended \(exit code 3\)"):
-        await run_demo(config, show=False, command=play)
+        await run_demo(config, show=False, command=playing("dies"))
     assert "cannot load the model" in capsys.readouterr().err
 
 

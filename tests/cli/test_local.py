@@ -19,7 +19,7 @@ from tests.cli import stand_in
 from tests.cli.waiting import alive, gone, until
 from tests.tiny_config import DEEPSEEK
 from v4_cli.errors import DeploymentError
-from v4_cli.local import LocalDeployment
+from v4_cli.local import Command, LocalDeployment
 from v4_cli.main import run
 from v4_cli.topology import HOST, LocalConfig, Process
 from v4_core.errors import ConfigError
@@ -27,6 +27,11 @@ from v4_core.errors import ConfigError
 
 def play(process: Process, settings: Path) -> Sequence[str]:
     return [sys.executable, str(stand_in.__file__), process.role, str(settings)]
+
+
+def playing(behaviour: str) -> Command:
+    """As `play`, but the workers misbehave."""
+    return lambda process, settings: [*play(process, settings), behaviour]
 
 
 @dataclass
@@ -42,9 +47,11 @@ class Lines:
         return [line for owner, line in self.lines if owner == name]
 
 
-def deployment(log: Lines, prefill: int = 1, decode: int = 1, port: int = 0, **worker: object) -> LocalDeployment:
+def deployment(
+    log: Lines, prefill: int = 1, decode: int = 1, port: int = 0, command: Command = play, **worker: object
+) -> LocalDeployment:
     config = LocalConfig(Path("m"), prefill=prefill, decode=decode, port=port, worker=worker)
-    return LocalDeployment(config, log=log, command=play)
+    return LocalDeployment(config, log=log, command=command)
 
 
 def status(url: str) -> int:
@@ -96,11 +103,19 @@ async def test_nothing_goes_on_without_the_router() -> None:
 
 async def test_a_worker_that_cannot_start_stops_the_start() -> None:
     log = Lines()
-    one = deployment(log, behaviour="dies")
+    one = deployment(log, command=playing("dies"))
     with pytest.raises(DeploymentError, match=r"worker has ended \(exit code 3\): see its last lines above"):
         await one.__aenter__()
     assert gone(*children_of(one))()
     assert "cannot load the model" in log.of("prefill-0") + log.of("decode-0")
+
+
+async def test_a_folder_that_cannot_be_written_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    one = deployment(Lines())
+    with pytest.raises(DeploymentError, match=r"the processes cannot be started: .*No such file"):
+        await one.__aenter__()
+    assert children_of(one) == []
 
 
 async def test_a_start_that_never_ends_is_ended() -> None:
@@ -119,7 +134,7 @@ async def test_stubborn_workers_and_their_children_are_killed(monkeypatch: pytes
     monkeypatch.setattr("v4_cli.local.STOP_SECONDS", 0.3)
     for behaviour in ("ignores SIGTERM", "has a child"):
         log = Lines()
-        async with deployment(log, behaviour=behaviour) as one:
+        async with deployment(log, command=playing(behaviour)) as one:
             pids = children_of(one)
             told = [line for name in ("prefill-0", "decode-0") for line in log.of(name) if line.startswith("child")]
             pids += [int(line.split()[1]) for line in told]

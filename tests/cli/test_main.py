@@ -28,7 +28,11 @@ from v4_core.errors import ConfigError, GeometryError, RequestError
         (["prefill"], "missing: model"),
         (["decode", "--model", "m", "--port", "70000"], "port must be within 0..65535"),
         (["decode", "--model", "m", "--format", "int8"], "format must be auto or one of"),
-        (["router"], "missing: model_path, served_name, prefill, decode"),
+        (["local", "--dtype", "fp8"], "worker: dtype must be one of auto"),
+        (["local", "--format", "int3"], "worker: format must be auto or one of"),
+        (["router"], "missing: model_path, served_name"),
+        (["router", "--model", "m", "--served-name", "v4"], "no decode worker is given"),
+        (["router", "--model", "nowhere", "--served-name", "v4", "--decode", "a:1"], "nowhere"),
         (
             ["router", "--model", "m", "--served-name", "v4", "--prefill", "x", "--decode", "a:1"],
             "'x' is not host:port",
@@ -56,6 +60,28 @@ def test_an_unknown_key_of_a_file_names_the_nearest(tmp_path: Path, capsys: pyte
         file.write_text(f"{key}: 1")
         assert run([command, "--config", str(file)]) == 2
         assert capsys.readouterr().err == f"error: {file}: unknown setting {key!r}: did you mean {near!r}?\n"
+
+
+def test_a_file_that_no_worker_can_have_is_told_by_the_parent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "local.yaml"
+    file.write_text("worker: {max_sequence: 4}")
+    for command in ("local", "demo"):
+        assert run([command, "--config", str(file)]) == 2
+        error = capsys.readouterr().err
+        assert error == f"error: {file}: worker: unknown setting 'max_sequence': did you mean 'max_sequences'?\n"
+
+
+def test_a_disk_that_takes_nothing_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    assert run(["local", "--model", str(tmp_path), "--port", "0"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: the processes cannot be started: ")
+    assert error.count("\n") == 1
 
 
 def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,7 +8,8 @@ from v4_core.errors import ConfigError
 
 
 def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
-    config = LocalConfig(Path("/models/v4"), prefill=2, decode=3, device="cpu", worker={"slots": 9, "dtype": "fp64"})
+    worker = {"threads": 9, "dtype": "fp64", "memory": None}
+    config = LocalConfig(Path("/models/v4"), prefill=2, decode=3, device="cpu", worker=worker)
     all_of_them = processes(config, 8000, [1, 2, 3, 4, 5])
     assert [one.name for one in all_of_them] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2", "router"]
     assert [one.role for one in all_of_them] == ["prefill"] * 2 + ["decode"] * 3 + ["router"]
@@ -18,7 +20,8 @@ def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
         "device": "cpu",
         "dtype": "fp64",
         "format": "auto",
-        "slots": 9,
+        "drain_seconds": 5.0,
+        "threads": 9,
     }
     assert all_of_them[-1].settings == {
         "model_path": "/models/v4",
@@ -68,8 +71,13 @@ def test_which_deaths_are_survived() -> None:
         ({"prefill": -1}, "no negative number of prefill workers"),
         ({"port": 65536}, "port is 65536"),
         ({"start_timeout_seconds": 0.0}, "must be greater than 0"),
+        ({"dtype": "fp8"}, "worker: dtype must be one of auto"),
+        ({"format": "int3"}, "worker: format must be auto or one of"),
+        ({"device": "cuda"}, "worker: device cuda is not supported"),
+        ({"worker": {"max_sequence": 4}}, "worker: unknown setting 'max_sequence': did you mean 'max_sequences'"),
+        ({"worker": {"port": 4}}, "worker: port is chosen by the deployment"),
     ],
 )
-def test_refused(changes: dict[str, float], message: str) -> None:
+def test_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        LocalConfig(Path("m"), **changes)  # type: ignore[arg-type]
+        LocalConfig(Path("m"), **changes)

@@ -88,6 +88,7 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def serving(router: Router) -> AsyncIterator[str]:
     """The router's app on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # a client that does not read is felt soon
         config = uvicorn.Config(
             build_app(router), http="httptools", ws="none", lifespan="on", log_config=None, timeout_graceful_shutdown=1
         )

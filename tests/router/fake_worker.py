@@ -85,6 +85,8 @@ class FakeWorker(rpc.WorkerServicer):
         self.may_adopt = asyncio.Event()
         self.describes = asyncio.Event()
         self.describes.set()
+        self.serves = asyncio.Event()
+        self.serves.set()
         self.may_prefill.set()
         self.may_adopt.set()
         self.fail_at: tuple[int, pb.Reason] | None = None  # output tokens, reason
@@ -151,8 +153,10 @@ class FakeWorker(rpc.WorkerServicer):
         """One router."""
         out: asyncio.Queue[pb.Event] = asyncio.Queue()
         mine: set[tuple[str, int]] = set()
+        await self.serves.wait()
         reading = asyncio.create_task(self._read(requests, out, mine))
         try:
+            yield pb.FromWorker(load=self._load())
             while True:
                 event = await out.get()
                 for _ in range(1 + self.duplicates):

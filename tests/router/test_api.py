@@ -1,9 +1,13 @@
 """The OpenAI interfaces as clients see them, over the network."""
 
+import asyncio
 import json
+import socket
+import time
 from array import array
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.router.conftest import MODEL, Deploy, Deployment
@@ -332,6 +336,52 @@ async def test_the_other_routes(deploy: Deploy) -> None:
         response = await d.http.get(path)
         assert response.status_code == status
         assert response.json()["error"]["type"] == "invalid_request_error"
+    assert response.headers["allow"] == "POST"
+
+
+async def test_more_choices_than_any_decode_worker_has_room_for(deploy: Deploy) -> None:
+    d = await deploy(1, 2)
+    for link, sequences in zip(d.router.fleet.decode, (2, 3), strict=True):
+        link.load.tails_total = sequences
+    response = await d.complete(PROMPT, n=4)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "n")
+    assert "holds at most 3: ask for fewer" in error["message"]
+    assert (await d.complete(PROMPT, n=3, max_tokens=3)).status_code == 200
+
+
+def connect(d: Deployment, head: str, body: bytes = b"") -> socket.socket:
+    """A client of its own manners, that has sent this much."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(10)
+    url = httpx.URL(d.url)
+    client.connect((url.host, url.port))
+    client.sendall(f"POST /v1/completions HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + body)
+    return client
+
+
+async def test_a_body_that_does_not_arrive(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.api._BODY_SECONDS", 0.1)
+    d = await deploy(0, 1)
+    with connect(d, "content-length: 100", b'{"prompt"') as client, client.makefile("rb") as answer:
+        head, _, body = (await asyncio.to_thread(answer.read)).partition(b"\r\n\r\n")  # to the connection's end
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_client_that_never_reads_ends_with_its_deadline(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("v4_router.api._LAST_WORD_SECONDS", 0.1)
+    d = await deploy(0, 1, request_timeout_seconds=1.5)
+    body = json.dumps({"prompt": PROMPT, "stream": True, "logprobs": 20, "n": 8}).encode()
+    with connect(d, f"content-length: {len(body)}", body):
+        deadline = time.monotonic() + 8
+        while not await d.metric("v4serve_requests_total", outcome="504"):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        await d.idle()
 
 
 async def test_too_large_a_body(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +405,7 @@ async def test_metrics(deploy: Deploy) -> None:
     assert await d.metric("v4serve_request_duration_seconds_count") == 1
     for worker in d.workers:
         assert await d.metric("v4serve_worker_up", worker=worker.address) == 1
-        assert await d.metric("v4serve_worker_slots", worker=worker.address, role=worker.role) == 100
+        assert await d.metric("v4serve_worker_slots", worker=worker.address, role=worker.role) == 10_000
     text = (await d.http.get("/metrics")).text
     for name in ("blocks_used", "checkpoint_slots_used", "tails_used", "leases", "running_sequences"):
         assert f"v4serve_worker_{name}{{" in text

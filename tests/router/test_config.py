@@ -32,7 +32,7 @@ def test_refused(change: dict[str, Any], message: str) -> None:
 
 
 def test_a_router_without_prefill_workers_is_allowed() -> None:
-    assert replace(GOOD, prefill=()).prefill == ()
+    assert RouterConfig(Path("model"), "name", decode=("b:2",)).prefill == ()
 
 
 @pytest.mark.parametrize(("text", "mode"), [('{"default_mode": "chat"}', "chat"), ("{}", "thinking")])

@@ -47,6 +47,9 @@ def test_prompts_that_are_none(prompt: Any) -> None:
         ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"temperature": "1"}, "temperature", "number"),
+        ({"temperature": 0.0009}, "temperature", "must be 0, for the likeliest token, or at least 0.001"),
+        ({"temperature": 5e-324}, "temperature", "at least 0.001"),
+        ({"repetition_penalty": 0.009}, "repetition_penalty", "greater than or equal to 0.01"),
         ({"max_tokens": 0}, "max_tokens", "greater"),
         ({"n": True}, "n", "integer"),
         ({"stop": ""}, "stop", "at least 1"),
@@ -84,6 +87,11 @@ def test_messages_refused(message: Any, param: str, text: str) -> None:
     with pytest.raises(BadRequest, match=text) as error:
         chat(messages=[HELLO, message])
     assert error.value.param == param
+
+
+def test_the_smallest_temperatures_and_penalty_pass() -> None:
+    for temperature in (0, 0.001, 2):
+        assert completion(temperature=temperature, repetition_penalty=0.01).temperature == temperature
 
 
 def test_fields_that_ask_for_nothing_pass() -> None:

@@ -1,6 +1,7 @@
 """The router as a process."""
 
 import asyncio
+import json
 import signal
 import socket
 import sys
@@ -43,6 +44,8 @@ async def test_a_signal_ends_it_within_seconds_and_frees_the_workers(model_path:
                 process.send_signal(number)
                 assert await asyncio.wait_for(process.wait(), 8) == 0
                 assert time.monotonic() - before < 6
+                last = [line async for line in lines if line][-1]
+                assert json.loads(last.removeprefix("data: "))["error"]["code"] == "no_worker"
         await until(lambda: prefill.idle and decode.idle, "workers idle")
     finally:
         if process.returncode is None:

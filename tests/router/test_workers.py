@@ -1,8 +1,15 @@
 """Links to workers: what placement is told of them."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
 
 from tests.router.conftest import Deploy, until
+from tests.router.fake_worker import Caches, FakeWorker
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.workers import WorkerLink
 
@@ -37,3 +44,51 @@ async def test_a_silent_worker_that_does_not_answer_is_lost(deploy: Deploy) -> N
     assert (await d.complete([10], max_tokens=3)).status_code == 200
     victim.describes.set()
     await d.wait_up()
+
+
+class WithoutServe(FakeWorker):
+    """Describes itself, and does no more."""
+
+    def __init__(self) -> None:
+        super().__init__("decode", Caches())
+        self.times: list[float] = []
+
+    async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.WorkerInfo:
+        self.times.append(asyncio.get_running_loop().time())
+        return await super().Describe(request, context)
+
+    async def Serve(self, requests: Any, context: Any) -> None:  # type: ignore[override]
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no Serve here")
+
+
+@asynccontextmanager
+async def linked(worker: FakeWorker) -> AsyncIterator[WorkerLink]:
+    """The link to a started worker, running."""
+    await worker.start()
+    link = WorkerLink(worker.address, worker.role, 5.0)  # type: ignore[arg-type]
+    running = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await worker.kill()
+
+
+async def test_a_worker_is_up_once_its_stream_says_something() -> None:
+    worker = FakeWorker("decode", Caches())
+    worker.serves.clear()
+    async with linked(worker) as link:
+        await until(lambda: bool(link.info.instance), "it described itself")
+        assert (link.up, link.usable) == (False, False)
+        worker.serves.set()
+        await until(lambda: link.usable, "its stream began")
+
+
+async def test_a_worker_without_a_stream_is_asked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.workers._BACKOFF_SECONDS", (0.02, 2.0))
+    worker = WithoutServe()
+    async with linked(worker) as link:
+        await until(lambda: len(worker.times) == 5, "asked five times")
+        assert not link.up
+    assert worker.times[4] - worker.times[0] > 0.04 + 0.08 + 0.16 + 0.32
