@@ -15,6 +15,7 @@ from v4_worker.config import WorkerConfig
         ("device", "tpu"),
         ("device", "cuda"),
         ("dtype", "fp16"),
+        ("memory", "much"),
         ("format", "int8"),
         ("index_format", "int4"),
         ("port", 70000),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from v4_core.errors import ConfigError
 from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
+from v4_core.settings import parse_bytes
 
 _DEVICES = ("auto", "cpu", "cuda")
 _DTYPES = ("auto", "bf16", "fp32", "fp64")
@@ -32,8 +33,19 @@ class WorkerConfig:
     pull_timeout_seconds: float = 30.0  # without a byte from the other side
     drain_seconds: float = 30.0  # for running requests after SIGTERM
 
+    @property
+    def cache_bytes(self) -> int:
+        """Of `memory`; 0 = auto. Raises ConfigError."""
+        if self.memory == "auto":
+            return 0
+        try:
+            return parse_bytes(self.memory)
+        except ConfigError as error:
+            raise ConfigError(f"memory: {error}") from None
+
     def __post_init__(self) -> None:
         checks = [
+            (self.cache_bytes >= 0, "memory must not be negative"),
             (self.device in _DEVICES, f"device must be one of {', '.join(_DEVICES)}"),
             (
                 self.device != "cuda",

@@ -11,7 +11,6 @@ from collections.abc import Coroutine
 import torch
 
 from v4_core.sampling import Sampling
-from v4_core.settings import parse_bytes
 from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.sequence import Request
 from v4_kvtransfer.heap import keep_large_buffers
@@ -59,13 +58,13 @@ class _Process:
             raise WorkerError("the engine failed and its state cannot be trusted: see the log above") from self._fatal
 
     def _load(self) -> Loaded:
-        config, memory = self._config, self._config.memory
+        config = self._config
         options = EngineOptions(
             device="cpu",
             dtype=config.dtype,
             format=config.format,
             index_format=config.index_format,
-            cache_bytes=0 if memory == "auto" else parse_bytes(memory),
+            cache_bytes=config.cache_bytes,
             max_sequences=config.max_sequences,
             max_model_len=config.max_model_len,
             chunk_tokens=config.chunk_tokens,
