@@ -9,13 +9,14 @@ import asyncio
 import errno
 import json
 import os
+import random
 import signal
 import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -227,8 +228,18 @@ def _usable_port(port: int) -> int:
 
 
 def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has, outside of the range that the kernel gives to outgoing connections: else the router, which
+    asks for a worker that does not listen yet, could be given the worker's own port for the attempt."""
+    candidates = random.sample(range(10_000, 32_000), 2_000)
     with ExitStack() as stack:  # all at once, so that they differ
-        return [_number(stack.enter_context(_bound(0))) for _ in range(count)]
+        ports: list[int] = []
+        for port in candidates:
+            with suppress(OSError):
+                stack.enter_context(_bound(port))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise DeploymentError("no free ports between 10000 and 32000: end other programs on this machine")
 
 
 def _bound(port: int) -> socket.socket:
