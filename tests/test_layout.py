@@ -3,7 +3,12 @@
 import re
 import subprocess
 import tomllib
+from dataclasses import fields
 from pathlib import Path
+
+from v4_cli.topology import LocalConfig
+from v4_router.config import RouterConfig
+from v4_worker.config import WorkerConfig
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -63,3 +68,10 @@ def test_make_lists_every_target() -> None:
     listed = subprocess.run(["make", "-s", "-C", str(ROOT)], capture_output=True, text=True, check=True).stdout
     targets = ("demo", "serve", "test", "check", "bench", "soak", "proto")
     assert [target for target in targets if f"make {target} " not in listed] == []
+
+
+def test_every_setting_is_documented() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    for config in (WorkerConfig, RouterConfig, LocalConfig):
+        missing = [field.name for field in fields(config) if f"| `{field.name}` |" not in text]
+        assert not missing, f"{config.__name__}: docs/settings.md lacks {missing}"

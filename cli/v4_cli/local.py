@@ -23,12 +23,12 @@ from typing import Annotated
 
 import typer
 
-from v4_cli.errors import DeploymentError
+from v4_cli.errors import USAGE, DeploymentError
 from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format
 from v4_cli.processes import Child, describe_end, stop, until_signal
 from v4_cli.topology import HOST, LocalConfig, Process, Role, lost_role, processes, served_name, threads_per_worker
 from v4_core.config import ModelConfig
-from v4_core.errors import ConfigError
+from v4_core.errors import ConfigError, V4Error
 from v4_core.settings import load
 
 Command = Callable[[Process, Path], Sequence[str]]  # what starts a process, given its settings file
@@ -64,7 +64,7 @@ class LocalDeployment:
         self._children: dict[Process, Child] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._broken = asyncio.Event()
-        self._reason = ""
+        self._error: V4Error = DeploymentError("nothing ended")
         self._files = ExitStack()
 
     async def __aenter__(self) -> "LocalDeployment":
@@ -85,9 +85,10 @@ class LocalDeployment:
         await self._stop()
 
     async def run(self) -> None:
-        """Return never; raises DeploymentError once the router or the last worker of a role has ended."""
+        """Return never; raises DeploymentError once the router or the last worker of a role has ended,
+        ConfigError if its settings or model were wrong."""
         await self._broken.wait()
-        raise DeploymentError(self._reason)
+        raise self._error
 
     @property
     def pids(self) -> dict[str, int]:
@@ -133,7 +134,8 @@ class LocalDeployment:
         running = [other for other, one in self._children.items() if one.running]
         if role := lost_role(self._children, running):
             what = "the router" if role == "router" else f"the last {role} worker"
-            self._reason = f"{what} has ended ({describe_end(code)}): see its last lines above"
+            kind = ConfigError if code == USAGE else DeploymentError
+            self._error = kind(f"{what} has ended ({describe_end(code)}): see its last lines above")
             self._broken.set()
 
     async def _until_ready(self) -> None:
@@ -141,7 +143,7 @@ class LocalDeployment:
         self._log("v4serve", f"starting {', '.join(process.name for process in self._children)}")
         while not await _answers_ready(self.url):
             if self._broken.is_set():
-                raise DeploymentError(self._reason)
+                raise self._error
             now = time.monotonic()
             if now - started > self.config.start_timeout_seconds:
                 raise DeploymentError(f"not ready after {self.config.start_timeout_seconds:g} s: see the lines above")

@@ -5,6 +5,8 @@ Commands import what they run only when they run: `plan` and `router` work witho
 
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -25,9 +27,19 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"v4serve {version('v4serve')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
-    """Keeps sub-commands even where there is one only."""
+def _root(
+    show: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Flags that belong to no sub-command."""
 
 
 app.command()(local)

@@ -13,9 +13,16 @@ Checkpoint = Annotated[
     Path | None, typer.Option("--model", help="Folder of a checkpoint. (default: the model shipped with v4serve)")
 ]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"] | None, typer.Option("--device", help="Where to compute. (default: auto)")
+    Literal["auto", "cpu", "cuda"] | None,
+    typer.Option("--device", help="Where to compute; prefill and decode workers: cpu only as yet. (default: auto)"),
 ]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="Type to compute in. (default: auto, the checkpoint's own)")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Type to compute in: bf16, fp32 or fp64. (default: auto, the checkpoint's own)"),
+]
 Format = Annotated[
-    str | None, typer.Option("--format", help="How the cache is stored. (default: auto, the checkpoint's own type)")
+    str | None,
+    typer.Option(
+        "--format", help="How the cache is stored: bf16, fp32 or fp64. (default: auto, the checkpoint's own type)"
+    ),
 ]

@@ -143,7 +143,7 @@ class ModelConfig:
         except FileNotFoundError:
             raise ConfigError(f"{file} does not exist: give the folder of a DeepSeek V4 checkpoint") from None
         except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read {file}: {error}") from error
+            raise ConfigError(f"cannot read {file}: {error}; give the folder of a checkpoint") from error
         if not isinstance(data, dict):
             raise ConfigError(f"{file} holds no JSON object")
         return cls.from_dict(data)

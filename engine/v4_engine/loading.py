@@ -53,9 +53,14 @@ def load_engine(path: Path, options: EngineOptions, progress: Callable[[int, int
     config = ModelConfig.from_path(path)
     device = _device(options.device)
     dtype = config.dtype if options.dtype == "auto" else options.dtype
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype {dtype!r} is unknown; known: auto, {', '.join(_DTYPES)}")
     storage = dtype if options.format == "auto" else options.format
     index = storage if options.index_format == "auto" else options.index_format
     geometry = CacheGeometry(config, storage, index)
+    for name in (storage, index):  # before the weights are read, which may take minutes
+        if name not in _DTYPES:
+            raise ConfigError(f"{name} storage is not supported yet: use bf16, fp32 or fp64")
     files = weight_files(path)
     params = build(config, read(config, files, progress), _DTYPES[dtype], device)
     memory, limits = _allocate(geometry, options, device)

@@ -6,10 +6,12 @@ Health says SERVING once the weights are loaded and one token was generated, and
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Coroutine
 
 import torch
 
+from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling
 from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.sequence import Request
@@ -22,6 +24,7 @@ from v4_worker.worker import LegKinds, Worker
 log = logging.getLogger("v4serve.worker")
 
 _STOP_SECONDS = 2.0
+_LARGE = 1 << 30  # bytes of weights
 
 
 def run(config: WorkerConfig, role: str, kinds: LegKinds) -> None:
@@ -44,6 +47,7 @@ class _Process:
             loop.add_signal_handler(number, self._signalled)
         if config.threads:
             torch.set_num_threads(config.threads)
+        _check_port(config)
         loaded = await self._until_stopped(asyncio.to_thread(self._load))
         if loaded is None:
             return
@@ -103,16 +107,27 @@ class _Process:
 
 
 class _Progress:
-    """Weights loading, as a line for every tenth."""
+    """Weights loading, as a line for every tenth of what takes a while."""
 
     def __init__(self, name: str) -> None:
         self._name, self._shown = name, -1
 
     def __call__(self, done: int, total: int) -> None:
         tenth = 10 * done // max(total, 1)
-        if tenth > self._shown:
+        if tenth > self._shown and (total > _LARGE or tenth == 10):
             self._shown = tenth
             log.info("loading %s: %d %% of %.1f MB", self._name, 10 * tenth, total / 1e6)
+
+
+def _check_port(config: WorkerConfig) -> None:
+    """Fail before the weights are read, which may take minutes, rather than after."""
+    with socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((config.host, config.port))
+        except OSError as error:
+            where = f"{config.host}:{config.port}"
+            raise ConfigError(f"cannot listen on {where}: {error.strerror}; choose another --port or --host") from error
 
 
 def _warm_up(loaded: Loaded) -> None:
