@@ -363,6 +363,7 @@ async def test_describe_tells_what_routers_need() -> None:
     info = await node.stub.Describe(pb.DescribeRequest())
     assert (info.role, info.fingerprint, info.vocab_size, info.max_model_len) == ("prefill", "same", 512, 8192)
     assert info.instance == node.worker.instance
+    assert info.load.tails_total == node.worker.engine_limits.max_sequences, "known before anything ran"
     await node.stop()
 
 

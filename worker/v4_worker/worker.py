@@ -17,7 +17,7 @@ from v4_engine.sequence import Key
 from v4_kvtransfer.leases import Lease, LeaseTable
 from v4_kvtransfer.memory import HostMemory
 from v4_worker.config import WorkerConfig
-from v4_worker.engine_thread import EngineThread
+from v4_worker.engine_thread import EngineThread, load_of
 from v4_worker.leg import Leg
 from v4_worker.messages import request_of
 from v4_worker.stream import RouterStream
@@ -53,7 +53,7 @@ class Worker:
         self.streams: set[RouterStream] = set()
         self.draining = False
         self.transferred_bytes = 0
-        self.load = pb.Load()
+        self.load = load_of(engine)
         self.engine = EngineThread(engine, self._stepped, on_fatal)
         self._kinds = kinds
         self._channels: dict[str, grpc.aio.Channel] = {}
