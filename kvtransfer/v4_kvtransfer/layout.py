@@ -10,12 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-
 from v4_core.blocks import BLOCK_TOKENS
 from v4_core.geometry import CacheGeometry, Span
 from v4_kvtransfer.errors import PullMismatch
-from v4_kvtransfer.memory import Bytes
 
 TAIL = -1  # stands for a block's index where the piece is of the tail
 
@@ -97,19 +94,3 @@ class _Segment:
             taken = min(length - skip, end - start)
             yield offset + skip, taken
             start, index = start + taken, index + 1
-
-
-def pack(row: Bytes, spans: Sequence[Span]) -> bytes:
-    """The bytes of `row` (uint8 1-D) that `spans` list, packed."""
-    return b"".join(row[offset : offset + length].data for offset, length in spans)
-
-
-def unpack(packed: bytes | bytearray | memoryview | Bytes, row: Bytes, spans: Sequence[Span]) -> None:
-    """Inverse of pack: writes these spans of `row` and nothing else. Raises ValueError unless the lengths agree."""
-    source = np.frombuffer(packed, np.uint8)
-    position = 0
-    if len(source) != sum(length for _, length in spans):
-        raise ValueError(f"{len(source)} packed bytes do not fit the spans")
-    for offset, length in spans:
-        row[offset : offset + length] = source[position : position + length]
-        position += length

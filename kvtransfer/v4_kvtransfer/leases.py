@@ -1,7 +1,7 @@
 """Leases: the caches that this worker holds for another one to pull. Facts and times only; no bytes, no sockets.
 
 A lease belongs to a request, not to a puller. It lives while prefill still computes and while a pull is attached,
-then for `ttl_seconds`; it ends once, by confirmation, release, expiry or failure, and tells its owner, who then
+then for `ttl_seconds`; it ends once, by confirmation, release or expiry, and tells its owner, who then
 frees the memory. Everything here runs on one thread, so a pull that asks `check()` before each read never reads
 memory that was given back.
 """
@@ -68,7 +68,7 @@ class LeaseTable:
         on_end: Callable[[Lease, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_end(lease, reason)` is called once per lease: confirmed, released, expired or failed."""
+        """`on_end(lease, reason)` is called once per lease: confirmed, released or expired."""
         self._ttl = ttl_seconds
         self._on_end = on_end
         self._clock = clock
@@ -108,10 +108,6 @@ class LeaseTable:
             lease.complete_blocks = lease.tokens // BLOCK_TOKENS
             lease.idle_since = self._clock()
             _wake(lease)
-
-    def fail(self, lease_id: int, message: str) -> None:
-        """Prefill failed. Idempotent."""
-        self._end(lease_id, "failed", f"prefill failed: {message}")
 
     def release(self, lease_id: int) -> None:
         """Nobody will need the cache. Idempotent."""

@@ -144,6 +144,7 @@ class Flow:
             return
         part.attempt += 1
         part.adopted = False
+        part.waits = False  # until there is a cache again: who has one now goes ahead, the place in the line stays
         part.lease = 0
         self.reason = "retry" if part.tries or self._moves else placement.reason
         self.pair = (placement.prefill or "-", placement.decode)

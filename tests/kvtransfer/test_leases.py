@@ -61,12 +61,6 @@ class Machine(RuleBasedStateMachine):
             self.idle_since[lease.id] = self.now
 
     @rule(pick=PICK)
-    def fail(self, pick: int) -> None:
-        if lease := self._pick(pick):
-            self.table.fail(lease.id, "out of luck")
-            self._ended(lease, "failed")
-
-    @rule(pick=PICK)
     def release(self, pick: int) -> None:
         if lease := self._pick(pick):
             self.table.release(lease.id)

@@ -237,6 +237,23 @@ async def test_room_goes_to_who_waited_longest(deploy: Deploy) -> None:
     await d.idle()
 
 
+async def test_who_computes_again_keeps_its_place_and_holds_nobody_up(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    d.decode[0].tails = 0
+    d.decode[0].refuse_always = pb.OVERLOADED
+    first = ask(d, 3)
+    await until(lambda: len(d.router.fleet.line) == 1, "it waits")
+    (waiting,) = d.router.fleet.line
+    (part,) = waiting._parts
+    waiting._restart(part)
+    assert not waiting.looks_for_room
+    assert list(d.router.fleet.line) == [waiting]
+    d.decode[0].refuse_always = None
+    d.decode[0].tails = 1
+    await completed(first, 3)
+    await d.idle()
+
+
 async def test_a_cache_waits_in_prefills_pool_until_decode_has_room(deploy: Deploy) -> None:
     d = await deploy(1, 2)
     for worker in d.decode:
