@@ -1,0 +1,29 @@
+"""What operator, router and workers agree on in Kubernetes: label keys, port names, file names. Talks to no cluster."""
+
+from typing import Literal
+
+GROUP = "v4serve.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "V4Deployment"
+PLURAL = "v4deployments"
+
+# On every child, and on the pods of pools and routers.
+DEPLOYMENT_LABEL = f"{GROUP}/deployment"  # name of the V4Deployment
+ROLE_LABEL = f"{GROUP}/role"  # prefill | decode | pair | router | download
+REVISION_LABEL = f"{GROUP}/revision"  # of workers only: those of one revision may exchange caches
+ROLE_ALIAS_LABEL = "llm-d.ai/role"  # prefill | decode | both: what llm-d's endpoint picker reads
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGER = "v4serve-operator"
+
+WorkerRole = Literal["prefill", "decode"]
+
+# A worker is found by the name of its container port, so that one pod may hold one of each role.
+WORKER_PORTS: dict[WorkerRole, int] = {"prefill": 5101, "decode": 5102}  # gRPC
+MONITORING_PORTS = {"prefill": 9101, "decode": 9102, "router": 9100}  # HTTP: /health /ready, and /fleet on a router
+ROUTER_PORT = 8000  # OpenAI API
+
+API_KEYS_FILE = "keys.yaml"  # entry of the API key Secret that the router reads: key -> tenant
+API_KEY_ENTRY = "key"  # entry of the same Secret with the one key that was made, for people
+TOKEN_FILE = "token"  # entry of the component token's Secret
+POLICY_FILE = "policy.yaml"  # entry of the router's ConfigMap
