@@ -2,7 +2,8 @@
 
     V4Error (v4_core)            1
     ├── ConfigError (v4_core)    2, like a wrong flag
-    └── DeploymentError          1: a process without which the deployment cannot serve has ended or never began
+    ├── DeploymentError          1: a process without which the deployment cannot serve has ended or never began
+    └── FetchError               1: a checkpoint could not be brought whole
 
 Every one of them is one line `error: ...` on stderr. What is not a V4Error is a bug, and shows its traceback.
 """
@@ -17,6 +18,10 @@ OK, FAILURE, USAGE = 0, 1, 2
 
 class DeploymentError(V4Error):
     """A local deployment that cannot serve."""
+
+
+class FetchError(V4Error):
+    """A checkpoint that could not be brought whole; what has arrived is kept for the next try."""
 
 
 def exit_code(error: V4Error) -> int:

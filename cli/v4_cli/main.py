@@ -12,6 +12,7 @@ import typer
 
 from v4_cli.demo import demo
 from v4_cli.errors import OK, USAGE, exit_code
+from v4_cli.fetch import fetch
 from v4_cli.generate import generate
 from v4_cli.local import local
 from v4_cli.plan import plan
@@ -46,6 +47,7 @@ app.command()(local)
 app.command()(demo)
 app.command()(generate)
 app.command()(plan)
+app.command()(fetch)
 app.command()(router)
 app.command("prefill")(prefill)
 app.command("decode")(decode)

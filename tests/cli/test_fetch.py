@@ -1,0 +1,115 @@
+"""`v4serve fetch` as a process against a hub on loopback: broken connections, wrong bytes, wrong names."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cli.hub_server import COMMIT, Hub
+
+WEIGHTS = random.Random(1).randbytes(40 << 20)
+FILES = {
+    "config.json": b'{"model_type": "deepseek_v4"}',
+    "model-00001-of-00001.safetensors": WEIGHTS,
+    "tokenizer.json": b"{}",
+    "pytorch_model.bin": b"never to be fetched",
+}
+WANTED = sorted(FILES.keys() - {"pytorch_model.bin"})
+
+
+def fetch(hub: Hub, into: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(into.parent / "home"), "NO_PROXY": "*"}
+    command = [sys.executable, "-m", "v4_cli.main", "fetch", "--repository", "acme/model", "--into", str(into)]
+    return subprocess.run(
+        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def fetched(into: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in into.iterdir() if path.is_file() and path.name[0] != "."}
+
+
+def test_a_checkpoint_comes_whole_and_a_second_run_brings_nothing(tmp_path: Path) -> None:
+    with Hub("acme/model", FILES) as hub:
+        first = fetch(hub, tmp_path / "m")
+        assert first.returncode == 0, first.stderr
+        assert fetched(tmp_path / "m") == {name: FILES[name] for name in WANTED}
+        marker = json.loads((tmp_path / "m" / ".v4serve-complete.json").read_text())
+        assert marker == {"repository": "acme/model", "commit": COMMIT}
+        hub.ranges.clear()
+        again = fetch(hub, tmp_path / "m")
+        assert again.returncode == 0
+        assert hub.ranges == []
+        assert "complete already" in again.stderr
+
+
+def test_a_broken_connection_is_gone_on_from_where_it_broke(tmp_path: Path) -> None:
+    name = "model-00001-of-00001.safetensors"
+    with Hub("acme/model", FILES, cut_after={name: 25 << 20}) as hub:
+        done = fetch(hub, tmp_path / "m")
+        assert done.returncode == 0, done.stderr
+        assert fetched(tmp_path / "m")[name] == WEIGHTS
+        asked = [value for file, value in hub.ranges if file == name]
+        assert len(asked) == 2
+        assert int(asked[1].removeprefix("bytes=").rstrip("-")) > 0  # not from the start
+
+
+def test_wrong_bytes_are_fetched_again(tmp_path: Path) -> None:
+    name = "model-00001-of-00001.safetensors"
+    with Hub("acme/model", FILES, damaged=Counter({name: 1, "config.json": 1})) as hub:
+        done = fetch(hub, tmp_path / "m")
+        assert done.returncode == 0, done.stderr
+        assert fetched(tmp_path / "m") == {file: FILES[file] for file in WANTED}
+        assert f"{name} is not what the repository says" in done.stderr
+
+
+def test_bytes_that_stay_wrong_are_never_marked_complete(tmp_path: Path) -> None:
+    with Hub("acme/model", FILES, damaged=Counter({"config.json": 9})) as hub:
+        done = fetch(hub, tmp_path / "m")
+    assert done.returncode == 1
+    assert "error: config.json: the bytes do not have the hash" in done.stderr
+    assert not (tmp_path / "m" / ".v4serve-complete.json").exists()
+    assert not (tmp_path / "m" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--repository", "acme/other"), "does not exist or is private"),
+        (("--revision", "v9"), "has no revision 'v9'"),
+        (("--repository", "not a name"), "is no repository: write OWNER/NAME"),
+    ],
+)
+def test_what_cannot_be_found_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    with Hub("acme/model", FILES) as hub:
+        done = fetch(hub, tmp_path / "m", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_repository_without_safetensors_is_refused(tmp_path: Path) -> None:
+    with Hub("acme/model", {"config.json": b"{}", "pytorch_model.bin": b"x"}) as hub:
+        done = fetch(hub, tmp_path / "m")
+    assert done.returncode == 2
+    assert "holds no .safetensors file" in done.stderr
+
+
+def test_a_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    with Hub("acme/model", {**FILES, "../../evil.json": b"{}"}) as hub:
+        done = fetch(hub, tmp_path / "m")
+    assert done.returncode == 2
+    assert "would lie outside the folder" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "m").write_text("")
+    with Hub("acme/model", FILES) as hub:
+        done = fetch(hub, tmp_path / "m")
+    assert done.returncode == 2
+    assert "cannot write to" in done.stderr
