@@ -92,7 +92,7 @@ def make_plan(wanted: PlanConfig, config: ModelConfig) -> Plan:
 
 def plan(
     *,
-    model: Annotated[str | None, typer.Option(help="flash, pro, or the folder of a checkpoint.")] = None,
+    model: Annotated[str | None, typer.Option(help="demo, flash, pro, or the folder of a checkpoint.")] = None,
     context: Annotated[int | None, typer.Option(help="Tokens of one sequence, prompt and output.")] = None,
     format: Annotated[  # noqa: A002
         Format | None, typer.Option(help="How raw rows and entries are stored. (default: the model's own type)")

@@ -43,7 +43,18 @@ _PRO = replace(
     o_groups=16, n_routed_experts=384, moe_intermediate_size=3072, routed_scaling_factor=2.5, index_topk=1024,
 )  # fmt: skip
 
+# The model that ships with v4serve.
+_DEMO = ModelConfig(
+    vocab_size=2048, hidden_size=192, ratios=(0, 4, 128, 4, 128, 4), num_heads=8, head_dim=96, rope_dim=32,
+    q_lora_rank=96, o_groups=2, o_lora_rank=64, n_routed_experts=8, experts_per_token=2, n_shared_experts=1,
+    moe_intermediate_size=64, num_hash_layers=2, routed_scaling_factor=1.5, swiglu_limit=10.0, window=128,
+    index_heads=16, index_dim=64, index_topk=64, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, rms_norm_eps=1e-6,
+    rope_theta=10_000.0, compress_rope_theta=160_000.0, yarn=Yarn(16.0, 32.0, 1.0, 512), max_position=8192,
+    bos_token_id=0, eos_token_id=1, draft_layers=0, dtype="fp32", quantised=False,
+)  # fmt: skip
+
 PROFILES = {
+    "demo": Profile("demo", _DEMO, Generation(default_mode="chat", max_output_tokens=8191, temperature=0.6, top_p=0.9)),
     "flash": Profile("flash", _FLASH, Generation()),
     "pro": Profile("pro", _PRO, Generation()),
 }

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_config import CONFIG, DEEPSEEK
-from v4_core.config import C4, C128, SWA
+from v4_core.config import C4, C128, SWA, ModelConfig
 from v4_core.errors import ConfigError
 from v4_core.profiles import PROFILES, model_config
+from v4_models import DEMO_MODEL
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,15 @@ def test_flash_and_pro_differ_as_published() -> None:
     assert (flash.routed_scaling_factor, pro.routed_scaling_factor) == (1.5, 2.5)
 
 
+def test_the_demo_profile_is_the_model_that_ships() -> None:
+    generation = json.loads((DEMO_MODEL / "generation_config.json").read_text())
+    profile = PROFILES["demo"]
+    assert profile.config == ModelConfig.from_path(DEMO_MODEL)
+    assert profile.generation.default_mode == generation["default_mode"]
+    assert profile.generation.temperature == generation["temperature"]
+    assert profile.generation.top_p == generation["top_p"]
+
+
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_generation_block_is_consistent(name: str) -> None:
     profile = PROFILES[name]
@@ -43,5 +53,5 @@ def test_a_path_is_a_model_too(tmp_path: Path) -> None:
 
 
 def test_neither_profile_nor_path() -> None:
-    with pytest.raises(ConfigError, match=r"'flush' is neither a profile \(flash, pro\) nor an existing path"):
+    with pytest.raises(ConfigError, match=r"'flush' is neither a profile \(demo, flash, pro\) nor an existing path"):
         model_config("flush")
