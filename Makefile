@@ -8,7 +8,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test check bench soak proto
+.PHONY: help demo serve test check bench soak proto chart
 
 TORCH_INDEX ?=
 ARGS ?=
@@ -49,6 +49,9 @@ soak: $(DEV) ## Run the long tests
 proto: $(DEV) ## Generate the gRPC code from core/v4_core/v1/worker.proto
 	$(BIN)/python -m grpc_tools.protoc -I core --python_out=core --pyi_out=core --grpc_python_out=core \
 		core/v4_core/v1/worker.proto
+
+chart: $(DEV) ## Generate the chart's schema and table of values from its values.yaml
+	$(BIN)/python -m charts.generate
 
 $(DEV) .venv/.local-$(KEY): | $(BIN)/python
 	@extra=$(patsubst .%,%,$(firstword $(subst -, ,$(notdir $@)))); \

@@ -1,0 +1,105 @@
+{{/* Name of the operator's objects. A release's name may hold dots, which names of ServiceAccounts and labels bear but DNS labels do not. */}}
+{{- define "v4serve.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else -}}
+{{- $release := .Release.Name | replace "." "-" -}}
+{{- ternary $release (printf "%s-%s" $release .Chart.Name) (contains .Chart.Name $release) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of what lives outside the release's namespace: releases of one name in two namespaces must not share it. */}}
+{{- define "v4serve.clusterName" -}}
+{{- printf "%s-%s" (include "v4serve.fullname" .) .Release.Namespace -}}
+{{- end -}}
+
+{{- define "v4serve.serviceAccountName" -}}
+{{- if .Values.operator.serviceAccount.create -}}
+{{- .Values.operator.serviceAccount.name | default (include "v4serve.fullname" .) -}}
+{{- else -}}
+{{- required "operator.serviceAccount.name: name the existing ServiceAccount, or set operator.serviceAccount.create=true" .Values.operator.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What selects the operator's pods; never changes for a release. */}}
+{{- define "v4serve.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{/* Labels of every object. Ours win over global.labels. */}}
+{{- define "v4serve.labels" -}}
+{{- $own := dict
+  "app.kubernetes.io/name" .Chart.Name
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/component" "operator"
+  "app.kubernetes.io/part-of" "v4serve"
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
+{{- toYaml (merge $own .Values.global.labels) -}}
+{{- end -}}
+
+{{/* Labels of the test's objects: not those of the operator's pods, which policies and budgets select. */}}
+{{- define "v4serve.testLabels" -}}
+{{- toYaml (merge (dict "app.kubernetes.io/component" "test") (include "v4serve.labels" . | fromYaml)) -}}
+{{- end -}}
+
+{{/* Reference of an image: (dict "context" ROOT "image" ONE). */}}
+{{- define "v4serve.image" -}}
+{{- $name := .image.repository -}}
+{{- with .context.Values.global.imageRegistry -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .) $name -}}
+{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (.image.tag | default .context.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names of the pull secrets as a JSON list, for `fromJsonArray`. */}}
+{{- define "v4serve.pullSecrets" -}}
+{{- $names := list -}}
+{{- range .Values.global.imagePullSecrets -}}
+{{- if kindIs "map" . -}}
+{{- $names = append $names .name -}}
+{{- else -}}
+{{- $names = append $names . -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
+{{/* "" where this release may write the CRD: it does not exist yet or is this release's. Else who has it. */}}
+{{- define "v4serve.crdOwner" -}}
+{{- $live := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "v4deployments.v4serve.dev" -}}
+{{- if $live -}}
+{{- $annotations := $live.metadata.annotations | default dict -}}
+{{- $release := get $annotations "meta.helm.sh/release-name" -}}
+{{- $namespace := get $annotations "meta.helm.sh/release-namespace" -}}
+{{- if not $release -}}
+no release
+{{- else if or (ne $release .Release.Name) (ne $namespace .Release.Namespace) -}}
+{{- printf "release %s in namespace %s" $release $namespace -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Namespace of `helm test`: one that the operator watches. */}}
+{{- define "v4serve.testNamespace" -}}
+{{- $watched := .Values.watch.namespaces -}}
+{{- if .Values.tests.namespace -}}
+{{- .Values.tests.namespace -}}
+{{- else if and $watched (not (has .Release.Namespace $watched)) -}}
+{{- first $watched -}}
+{{- else -}}
+{{- .Release.Namespace -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of the test's pod and of the V4Deployment that it makes: a DNS label of at most 40 characters. */}}
+{{- define "v4serve.testName" -}}
+{{- printf "test-%s" (include "v4serve.fullname" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
