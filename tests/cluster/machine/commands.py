@@ -1,0 +1,23 @@
+"""Runs a command to its end."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.cluster.machine.errors import CommandFailed
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    text: str | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> str:
+    """Standard output of `command`, which gets `text` as standard input; raises CommandFailed when `check`."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, input=text or "", cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise CommandFailed(words, done.returncode, done.stdout + done.stderr)
+    return done.stdout
