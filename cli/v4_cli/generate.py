@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from v4_cli.errors import needs
+from v4_cli.model import demo_model
 from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, Json
 from v4_cli.output import print_json
-from v4_cli.topology import demo_model
 from v4_core.blocks import unpack_ids
 from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling

@@ -5,12 +5,29 @@ from typing import Annotated, Literal
 
 import typer
 
+from v4_cli.model import model_folder
+
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="YAML file with these and further settings; flags override it.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Checkpoint = Annotated[
-    Path | None, typer.Option("--model", help="Folder of a checkpoint. (default: the model shipped with v4serve)")
+    Path | None,
+    typer.Option(
+        "--model",
+        parser=model_folder,
+        metavar="<path>",
+        help="Folder of a checkpoint. (default: the model shipped with v4serve)",
+    ),
+]
+CheckpointOrDemo = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        parser=model_folder,
+        metavar="<path|demo>",
+        help="Folder of a checkpoint; demo: the model shipped with v4serve.",
+    ),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None,

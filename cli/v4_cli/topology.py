@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from v4_cli.model import demo_model
 from v4_core.errors import ConfigError
 from v4_core.settings import load
 from v4_worker.config import WorkerConfig
@@ -14,14 +15,7 @@ Role = Literal["router", "prefill", "decode"]
 
 HOST = "127.0.0.1"
 DRAIN_SECONDS = 5.0  # for running requests, within the supervisor's own patience
-_OWN = ("model", "host", "port")  # settings of workers that the deployment chooses
-
-
-def demo_model() -> Path:
-    """Folder of the model that ships with v4serve."""
-    from v4_models import DEMO_MODEL  # noqa: PLC0415
-
-    return DEMO_MODEL
+_OWN = ("model", "host", "port", "monitoring_port", "token_file")  # settings of workers that the deployment chooses
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,38 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from v4_cli.errors import needs
-from v4_cli.options import ConfigFile, Device, Dtype, Format
+from v4_cli.options import CheckpointOrDemo, ConfigFile, Device, Dtype, Format
 from v4_core.settings import load
 from v4_worker.config import WorkerConfig
 
+_Count = int | None
+_Seconds = float | None
+
 
 def _command(run: Callable[[WorkerConfig], None]) -> Callable[..., None]:
-    """The command that runs a worker; its help is the docstring of `run`."""
+    """The command that runs a worker; its help is the docstring of `run`. A parameter is a setting of its name."""
 
     def command(
         *,
-        model: Annotated[str | None, typer.Option(help="Folder of a checkpoint.")] = None,
+        model: CheckpointOrDemo = None,
         host: Annotated[str | None, typer.Option(help="Address to listen on. (default: 127.0.0.1)")] = None,
         port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one. (default: 0)")] = None,
+        monitoring_port: Annotated[
+            int | None, typer.Option(help="HTTP port of /health, /ready and /metrics; 0: none. (default: 0)")
+        ] = None,
+        token_file: Annotated[
+            Path | None, typer.Option(help="File of the secret that callers must show. (default: none)")
+        ] = None,
+        insecure: Annotated[
+            bool | None, typer.Option("--insecure", help="Listen beyond loopback without a --token-file.")
+        ] = None,
         device: Device = None,
         dtype: Dtype = None,
         format: Format = None,  # noqa: A002
@@ -29,19 +43,30 @@ def _command(run: Callable[[WorkerConfig], None]) -> Callable[..., None]:
         memory: Annotated[
             str | None, typer.Option(help="Memory for the cache, as 80GB or 4GiB. (default: auto, by device)")
         ] = None,
+        slots: Annotated[_Count, typer.Option(help="Cache slots of 256 tokens, instead of --memory.")] = None,
+        max_sequences: Annotated[_Count, typer.Option(help="Sequences at once. (default: 16)")] = None,
+        max_model_len: Annotated[
+            _Count, typer.Option(help="Tokens of prompt and output; 0: what model and memory allow. (default: 0)")
+        ] = None,
+        chunk_tokens: Annotated[_Count, typer.Option(help="Tokens of one step. (default: 512)")] = None,
+        max_waiting: Annotated[_Count, typer.Option(help="Requests that may wait for memory. (default: 256)")] = None,
+        checkpoint_every: Annotated[
+            _Count, typer.Option(help="Blocks between checkpoints; 0: where prompts end or part. (default: 0)")
+        ] = None,
+        threads: Annotated[_Count, typer.Option(help="Compute threads; 0: torch's choice. (default: 0)")] = None,
+        lease_seconds: Annotated[
+            _Seconds, typer.Option(help="That a finished prefill is kept without a pull. (default: 30)")
+        ] = None,
+        pull_timeout_seconds: Annotated[
+            _Seconds, typer.Option(help="That a transfer may be silent. (default: 30)")
+        ] = None,
+        drain_seconds: Annotated[
+            _Seconds, typer.Option(help="For running requests after SIGTERM; then they are handed back. (default: 30)")
+        ] = None,
         config: ConfigFile = None,
     ) -> None:
-        flags = {
-            "model": model,
-            "host": host,
-            "port": port,
-            "device": device,
-            "dtype": dtype,
-            "format": format,
-            "index_format": index_format,
-            "memory": memory,
-        }
-        settings = load(WorkerConfig, config, flags)
+        given = locals()
+        settings = load(WorkerConfig, config, {field.name: given[field.name] for field in fields(WorkerConfig)})
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         run(settings)
 
@@ -52,7 +77,7 @@ def _command(run: Callable[[WorkerConfig], None]) -> Callable[..., None]:
 def _prefill(settings: WorkerConfig) -> None:
     """Run one prefill worker: prompts in, leased caches and first tokens out.
 
-    SIGTERM lets running requests finish for a bounded time, then ends it.
+    SIGTERM lets running requests finish for a bounded time, hands the rest back to the router, then ends it.
     """
     with needs("worker"):
         from v4_prefill.main import run  # noqa: PLC0415
@@ -62,7 +87,7 @@ def _prefill(settings: WorkerConfig) -> None:
 def _decode(settings: WorkerConfig) -> None:
     """Run one decode worker: leased caches in, streams of tokens out; whole requests too.
 
-    SIGTERM lets running requests finish for a bounded time, then ends it.
+    SIGTERM lets running requests finish for a bounded time, hands the rest back to the router, then ends it.
     """
     with needs("worker"):
         from v4_decode.main import run  # noqa: PLC0415

@@ -3,6 +3,7 @@
 import asyncio
 
 from v4_core.errors import RequestError
+from v4_core.token import metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.errors import CapacityError
 from v4_engine.sequence import Sequence
@@ -21,6 +22,7 @@ class DecodeLeg(Leg):
     and prefill's word that the lease never lapsed.
     """
 
+    waits = False  # it is refused rather than queued
     _pull: "asyncio.Task[None] | None" = None
 
     async def begin(self) -> None:
@@ -66,17 +68,19 @@ class DecodeLeg(Leg):
                 tail,
                 self._block_arrived,
                 worker.config.pull_timeout_seconds,
+                metadata(worker.token),
             )
             firsts = firsts_of(pulled.final, request)
             proof = pb.ConfirmRequest(request=name, attempt=attempt, lease=source.lease)
-            await confirm(channel, proof, _CONFIRM_SECONDS)
+            await confirm(channel, proof, _CONFIRM_SECONDS, metadata(worker.token))
         except (TransferError, RequestError) as error:
             self.fail(pb.TRANSFER, str(error))
             return
         worker.transferred_bytes += pulled.bytes
         self.stream.put(event(request, adopted=self._adopted(pulled, local)))
         worker.engine.post(lambda engine: engine.adopt(request.key, firsts))
-        self.choices_ended(sum(finish is not None for _, finish in firsts.values()))
+        for choice, (_, finish) in firsts.items():
+            self.passed(choice, len(request.output), finish is not None)
 
     def _adopted(self, pulled: Pulled, local: int) -> pb.Adopted:
         return pb.Adopted(

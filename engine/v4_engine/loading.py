@@ -1,5 +1,6 @@
 """From a checkpoint folder to an engine: types, formats and sizes chosen, weights read, cache allocated."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ class EngineOptions:
     format: str = "auto"
     index_format: str = "auto"
     cache_bytes: int = 0
+    slots: int = 0  # block slots, instead of cache_bytes
     max_sequences: int = 16
     max_model_len: int = 0
     chunk_tokens: int = 512
@@ -75,28 +77,53 @@ def _device(name: str) -> torch.device:
 
 
 def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple[CacheMemory, Limits]:
-    size = o.cache_bytes
-    if not size and device.type == "cuda":
-        size = int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
-    size = size or _CPU_CACHE_BYTES
-    scratch = Limits.scratch_tails
-    slots = (size - (o.max_sequences + scratch) * g.tail_bytes) // g.slab_bytes
-    room = (slots - g.checkpoint_slots - 1) * 256
-    length = o.max_model_len or min(g.config.max_position, room)
-    if length > room or length < 2:
-        least = (g.slots(max(length, 2)) + g.checkpoint_slots + 1) * g.slab_bytes
-        least += (o.max_sequences + scratch) * g.tail_bytes
-        raise ConfigError(
-            f"{size} B of cache memory cannot hold one sequence of {max(length, 2)} tokens beside {o.max_sequences} "
-            f"tails: that takes {least} B; raise memory, or lower max_sequences or max_model_len"
-        )
-    if length > g.config.max_position:
-        raise ConfigError(f"max_model_len is {length}, the model was made for {g.config.max_position} tokens")
+    tails = o.max_sequences + Limits.scratch_tails
+    size = o.cache_bytes or _own_choice(device)
+    slots = o.slots or (size - tails * g.tail_bytes) // g.slab_bytes
     limits = Limits(
         max_sequences=o.max_sequences,
         chunk_tokens=o.chunk_tokens,
         max_waiting=o.max_waiting,
-        max_model_len=length,
+        max_model_len=_max_model_len(g, o, slots, size),
         checkpoint_every=o.checkpoint_every,
     )
-    return CacheMemory(g, slots, o.max_sequences + scratch, device), limits
+    return _memory(g, slots, tails, device), limits
+
+
+def _max_model_len(g: CacheGeometry, o: EngineOptions, slots: int, size: int) -> int:
+    """As asked, or what the slots hold. Raises ConfigError, naming what it takes, where that cannot be."""
+    room = (slots - g.checkpoint_slots - 1) * 256
+    length = o.max_model_len or min(g.config.max_position, room)
+    if length > g.config.max_position:
+        raise ConfigError(f"max_model_len is {length}, the model was made for {g.config.max_position} tokens")
+    if 2 <= length <= room:
+        return length
+    length = max(length, 2)
+    least = g.slots(length) + g.checkpoint_slots + 1
+    if o.slots:
+        raise ConfigError(
+            f"{slots} slots cannot hold one sequence of {length} tokens: that takes {least}; raise slots, or lower "
+            "max_model_len"
+        )
+    least_bytes = least * g.slab_bytes + (o.max_sequences + Limits.scratch_tails) * g.tail_bytes
+    raise ConfigError(
+        f"{size} B of cache memory cannot hold one sequence of {length} tokens beside {o.max_sequences} tails: that "
+        f"takes {least_bytes} B; raise memory, or lower max_sequences or max_model_len"
+    )
+
+
+def _own_choice(device: torch.device) -> int:
+    """Bytes of cache where none were asked for."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
+    return _CPU_CACHE_BYTES
+
+
+def _memory(g: CacheGeometry, slots: int, tails: int, device: torch.device) -> CacheMemory:
+    size = slots * g.slab_bytes + tails * g.tail_bytes
+    try:
+        if size > sys.maxsize:
+            raise RuntimeError("more than an address can name")
+        return CacheMemory(g, slots, tails, device)
+    except RuntimeError as error:  # torch has no other for memory that cannot be had
+        raise ConfigError(f"this machine does not give {size} B of cache memory: ask for less") from error

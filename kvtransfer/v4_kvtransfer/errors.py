@@ -9,6 +9,7 @@ V4Error
     ├── FrameError           the bytes that arrived cannot be trusted
     │   ├── CorruptFrame     one frame is damaged or not a frame
     │   └── BrokenStream     sound frames that are lost, repeated, reordered, too many or too few
+    ├── TokenRefused         the two workers do not share one component token
     ├── Stalled              the peer is connected and silent, or does not read
     └── PeerLost             the connection or the peer's process is gone
 """
@@ -46,6 +47,10 @@ class CorruptFrame(FrameError):
 
 class BrokenStream(FrameError):
     """Sound frames that are lost, repeated, reordered, too many or too few."""
+
+
+class TokenRefused(TransferError):
+    """The two workers do not share one component token."""
 
 
 class Stalled(TransferError):

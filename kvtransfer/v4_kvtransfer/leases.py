@@ -17,6 +17,8 @@ from v4_core.blocks import BLOCK_TOKENS
 from v4_core.v1 import worker_pb2 as pb
 from v4_kvtransfer.errors import LeaseGone, StaleAttempt, TransferError
 
+_CONFIRMATION_SECONDS = 1.0  # from a pull's last frame to the word of its puller; far more than a round trip
+
 
 @dataclass(eq=False)
 class Lease:
@@ -140,6 +142,11 @@ class LeaseTable:
             return False
         self._end(lease_id, "confirmed", "the pull was confirmed")
         return True
+
+    def in_transfer(self, lease: Lease) -> bool:
+        """Whether a finished lease is being pulled, or was until a moment ago and may be about to be confirmed."""
+        lately = self._clock() - lease.idle_since < _CONFIRMATION_SECONDS
+        return lease.finished and (lease.pull is not None or lately)
 
     def expire(self) -> None:
         """End the leases that nobody has pulled for `ttl_seconds`."""

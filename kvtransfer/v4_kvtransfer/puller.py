@@ -14,6 +14,8 @@ from v4_kvtransfer.errors import BrokenStream, LeaseGone, Stalled
 from v4_kvtransfer.memory import HostMemory
 from v4_kvtransfer.receiver import Receiver
 
+Metadata = tuple[tuple[str, str], ...]
+
 
 @dataclass(frozen=True)
 class Pulled:
@@ -33,18 +35,20 @@ async def pull(
     tail: int,
     on_block: Callable[[int], None],
     idle_timeout: float,
+    metadata: Metadata = (),
 ) -> Pulled:
     """Pull the cache of `request.tokens` positions into `slots` (one per block of the sequence) and `tail`.
 
     The first `request.have_blocks` slots are not written. `on_block(i)` is called as complete block i is whole and
-    verified. `idle_timeout`: seconds without a frame. Raises TransferError; then, as after cancellation, nothing
-    more is written and the blocks named to `on_block` are sound.
+    verified. `idle_timeout`: seconds without a frame. `metadata`: what the call carries, the component token say.
+    Raises TransferError; then, as after cancellation, nothing more is written and the blocks named to `on_block` are
+    sound.
     """
     began = time.monotonic()
     receiver = Receiver(request, memory, slots, tail, on_block)
     call = channel.unary_stream(
         wire.PULL, request_serializer=pb.PullRequest.SerializeToString, response_deserializer=None
-    )(request)
+    )(request, metadata=metadata)
     try:
         await _receive(call, receiver, idle_timeout)
     except grpc.aio.AioRpcError as error:
@@ -67,15 +71,23 @@ async def _receive(call: grpc.aio.UnaryStreamCall[pb.PullRequest, bytes], receiv
         raise Stalled(f"the peer sent nothing for {idle:g} s after {receiver.received} bytes") from None
 
 
-async def confirm(channel: grpc.aio.Channel, request: pb.ConfirmRequest, timeout: float) -> None:  # noqa: ASYNC109
-    """The last proof of adoption: the lease was held until now, and ends. Raises LeaseGone, Stalled, PeerLost."""
+async def confirm(
+    channel: grpc.aio.Channel,
+    request: pb.ConfirmRequest,
+    timeout: float,  # noqa: ASYNC109
+    metadata: Metadata = (),
+) -> None:
+    """The last proof of adoption: the lease was held until now, and ends.
+
+    Raises LeaseGone, TokenRefused, Stalled, PeerLost.
+    """
     call = channel.unary_unary(
         wire.CONFIRM,
         request_serializer=pb.ConfirmRequest.SerializeToString,
         response_deserializer=pb.ConfirmReply.FromString,
     )
     try:
-        reply: pb.ConfirmReply = await call(request, timeout=timeout)
+        reply: pb.ConfirmReply = await call(request, timeout=timeout, metadata=metadata)
     except grpc.aio.AioRpcError as error:
         raise wire.from_rpc(error) from error
     if not reply.held:

@@ -14,13 +14,14 @@ CODES: dict[type[errors.TransferError], grpc.StatusCode] = {
     errors.StaleAttempt: grpc.StatusCode.ABORTED,
     errors.FingerprintMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.PullMismatch: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.TokenRefused: grpc.StatusCode.UNAUTHENTICATED,  # by the server that the provider is part of
     errors.Stalled: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _ERRORS = {code: kind for kind, code in CODES.items()}
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> errors.TransferError:
-    """What a call's bad end means; PeerLost for every code that the provider does not send on purpose."""
+    """What a call's bad end means; PeerLost for every code that the other side does not send on purpose."""
     code, details = error.code(), error.details() or "no details"
     if kind := _ERRORS.get(code):
         return kind(details)

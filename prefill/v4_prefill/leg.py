@@ -3,7 +3,7 @@
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Admitted, Event, Parked, Progress
 from v4_kvtransfer.leases import Lease
-from v4_worker.leg import Leg
+from v4_worker.leg import STOPPING, Leg
 from v4_worker.messages import event, first_of
 
 
@@ -16,6 +16,7 @@ class PrefillLeg(Leg):
         """What the engine says of this request."""
         leases = self.worker.leases
         if isinstance(happened, Admitted):
+            self.waits = False
             self.lease = leases.grant(*self.key[:2], self.request.tokens)
             started = pb.Started(cached_tokens=happened.cached, lease=self.lease.id)
             self.stream.put(event(self.request, started=started))
@@ -26,11 +27,17 @@ class PrefillLeg(Leg):
         else:
             super().on_event(happened)
 
-    def choices_ended(self, count: int) -> None:
+    def being_read(self) -> bool:
+        """Whether a decode worker is about to have the whole cache."""
+        return self.lease is not None and self.worker.leases.in_transfer(self.lease)
+
+    def complete(self) -> None:
         """The engine keeps a prefill leg's cache until it is dropped: the lease ends first, so no pull reads on."""
-        self.open_choices -= count
-        if not self.open_choices:
-            self.cancel()
+        self.cancel()
+
+    def hand_back(self) -> None:
+        """The router has the first tokens at most, and nobody gets the cache: all of it is to be done elsewhere."""
+        self.fail(pb.DRAINING, STOPPING)
 
     def lease_ended(self, lease: Lease, reason: str) -> None:
         """The cache was adopted elsewhere, or nobody came for it."""

@@ -1,43 +1,160 @@
-"""A worker that is told to stop finishes what runs, and nothing new goes there."""
+"""Workers told to stop under load: every stream goes on to its end with the right tokens, nothing stays held."""
 
 import asyncio
 import signal
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 from openai import AsyncOpenAI
 
-from tests.e2e.deployment import local, model_folder, reference, reference_engine
-from v4_core.sampling import Sampling
+from tests.e2e.deployment import local, model_folder, reference_engine
+from tests.e2e.test_local import nothing_held
+from tests.worker.cluster import GREEDY, until
+from v4_cli.local import LocalDeployment
+from v4_engine.engine import Engine
+from v4_engine.generate import output_ids
+from v4_engine.sequence import Request
+
+STREAMS = 6
 
 
-async def test_a_terminated_decode_worker_finishes_its_stream(tmp_path: Path) -> None:
-    model = model_folder(tmp_path)
-    ids = list(range(10, 60))
-    expected = reference(reference_engine(model), ids, 250, Sampling(temperature=0.0))[0]
-    asked: dict[str, Any] = {
-        "model": "tiny",
-        "prompt": ids,
-        "max_tokens": 250,
-        "temperature": 0,
-        "extra_body": {"return_token_ids": True},
-    }
-    async with (
-        local(model, 1, 2, drain_seconds=60.0) as deployment,
-        AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client,
-    ):
-        raw = await client.completions.with_raw_response.create(**asked, stream=True)
-        address = dict(part.strip().split("=", 1) for part in raw.headers["x-v4serve-route"].split(";"))["decode"]
-        index = [deployment.addresses[f"decode-{i}"] for i in range(2)].index(address)
-        tokens: list[int] = []
-        stopping: asyncio.Task[None] | None = None
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model's folder."""
+    return model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def offline(model: Path) -> Engine:
+    """What answers are compared with."""
+    return reference_engine(model)
+
+
+class Stream:
+    """One greedy stream, and which workers it began on."""
+
+    def __init__(self, number: int, length: int, max_tokens: int) -> None:
+        self.ids = [(number * 31 + i) % 380 + 2 for i in range(length)]
+        self.max_tokens = max_tokens
+        self.tokens: list[int] = []
+        self.route: dict[str, str] = {}
+
+    async def run(self, client: AsyncOpenAI) -> None:
+        """To its end."""
+        raw = await client.completions.with_raw_response.create(
+            model="tiny",
+            prompt=self.ids,
+            max_tokens=self.max_tokens,
+            temperature=0,
+            stream=True,
+            extra_body={"return_token_ids": True, "ignore_eos": True},
+        )
+        parts = (part.strip().partition("=") for part in raw.headers["x-v4serve-route"].split(";"))
+        self.route = {name: value for name, _, value in parts}
         async for chunk in raw.parse():
             for choice in chunk.choices:
-                tokens += choice.token_ids or []
-            if stopping is None and len(tokens) > 5:
-                stopping = asyncio.create_task(deployment.kill("decode", index, signal.SIGTERM))
-        assert tokens == expected
-        assert stopping is not None
-        await stopping
-        answer = await client.completions.create(**asked)
-        assert answer.choices[0].token_ids == expected
+                self.tokens += choice.token_ids or []  # type: ignore[attr-defined]
+
+    def check(self, engine: Engine) -> None:
+        """The same tokens as undisturbed."""
+        request = Request(("offline", 0), "whole", self.ids, max_tokens=self.max_tokens, sampling=GREEDY)
+        assert self.tokens == list(output_ids(engine, request)[0])
+
+
+async def run_while(
+    deployment: LocalDeployment, streams: list[Stream], disturb: Callable[[list[Stream]], Awaitable[None]]
+) -> None:
+    """All streams to their end, and `disturb` in their middle."""
+    async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        tasks = [asyncio.create_task(stream.run(client)) for stream in streams]
+        await disturb(streams)
+        await asyncio.wait_for(asyncio.gather(*tasks), 120)
+
+
+def decode_of(deployment: LocalDeployment, stream: Stream) -> int:
+    """Number of the decode worker that a stream began on."""
+    return [deployment.addresses[f"decode-{i}"] for i in (0, 1)].index(stream.route["decode"])
+
+
+async def terminate(deployment: LocalDeployment, role: Any, index: int) -> None:
+    """SIGTERM; it ends with exit code 0."""
+    await deployment.kill(role, index, signal.SIGTERM)
+    assert await deployment._child(role, index).wait() == 0
+
+
+async def metric(deployment: LocalDeployment, name: str) -> float:
+    """A counter of the router."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"{deployment.url}/metrics")).text
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
+
+
+async def test_a_terminated_decode_worker_finishes_its_streams_within_its_time(model: Path, offline: Engine) -> None:
+    async with local(model, 1, 2, drain_seconds=60.0) as deployment:
+
+        async def disturb(streams: list[Stream]) -> None:
+            await until(lambda: all(len(stream.tokens) > 5 for stream in streams))
+            await terminate(deployment, "decode", decode_of(deployment, streams[0]))
+
+        streams = [Stream(i, 50, 250) for i in range(2)]
+        await run_while(deployment, streams, disturb)
+        for stream in streams:
+            stream.check(offline)
+        assert await metric(deployment, "v4serve_migrations_total") == 0
+        later = [Stream(7, 50, 20)]
+        await run_while(deployment, later, lambda _: asyncio.sleep(0))
+        later[0].check(offline)
+
+
+async def test_streams_that_a_terminated_decode_worker_hands_back_go_on_elsewhere(model: Path, offline: Engine) -> None:
+    async with local(model, 1, 2, drain_seconds=0.5) as deployment:
+
+        async def disturb(streams: list[Stream]) -> None:
+            await until(lambda: all(len(stream.tokens) > 5 for stream in streams))
+            began = time.monotonic()
+            await terminate(deployment, "decode", decode_of(deployment, streams[0]))
+            assert time.monotonic() - began < 20.0
+
+        streams = [Stream(i, 300 + i, 600) for i in range(STREAMS)]
+        await run_while(deployment, streams, disturb)
+        for stream in streams:
+            stream.check(offline)
+        left = sum(stream.route["decode"] == streams[0].route["decode"] for stream in streams)
+        assert await metric(deployment, "v4serve_migrations_total") == left
+        assert await metric(deployment, "v4serve_retries_total") == 0, "a hand-back is nobody's failure"
+        await nothing_held(deployment.url)
+
+
+async def test_a_terminated_prefill_worker_loses_no_stream(model: Path, offline: Engine) -> None:
+    async with local(model, 2, 2, drain_seconds=0.5, chunk_tokens=64) as deployment:
+
+        async def disturb(streams: list[Stream]) -> None:
+            await until(lambda: any(stream.tokens for stream in streams))  # others wait, compute and transfer
+            await terminate(deployment, "prefill", 0)
+
+        streams = [Stream(i, 1500 + 10 * i, 20) for i in range(2 * STREAMS)]
+        await run_while(deployment, streams, disturb)
+        for stream in streams:
+            stream.check(offline)
+        await nothing_held(deployment.url)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_second_signal_ends_it_at_once(model: Path, offline: Engine, role: str) -> None:
+    async with local(model, 2, 2, drain_seconds=60.0) as deployment:
+
+        async def disturb(streams: list[Stream]) -> None:
+            await until(lambda: all(len(stream.tokens) > 5 for stream in streams))
+            deployment._child(role, 0).send(signal.SIGTERM)  # type: ignore[arg-type]
+            began = time.monotonic()
+            await terminate(deployment, role, 0)
+            assert time.monotonic() - began < 20.0
+
+        streams = [Stream(i, 300, 200) for i in range(STREAMS)]
+        await run_while(deployment, streams, disturb)
+        for stream in streams:
+            stream.check(offline)

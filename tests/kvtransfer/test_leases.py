@@ -16,6 +16,21 @@ TOKENS = 600
 PICK = st.integers(0, 1000)
 
 
+def test_a_lease_is_in_transfer_while_it_is_pulled_and_until_its_confirmation_may_have_come() -> None:
+    now = [0.0]
+    table = LeaseTable(TTL, lambda lease, reason: None, lambda: now[0])
+    lease = table.grant("r", 0, TOKENS)
+    with table.attached(lease.id, "r", 0, lambda: None):
+        assert not table.in_transfer(lease), "prefill computes: nobody can have it whole soon"
+        table.finish(lease.id, range(3), 0, [pb.First(id=1)])
+        now[0] = 20.0
+        assert table.in_transfer(lease)
+    now[0] = 20.9
+    assert table.in_transfer(lease)
+    now[0] = 21.1
+    assert not table.in_transfer(lease)
+
+
 class Machine(RuleBasedStateMachine):
     """The table beside a model of it that is written from the design's words."""
 

@@ -13,6 +13,7 @@ import grpc.aio
 from tests.engine.harness import make_engine
 from v4_core.blocks import pack_ids, unpack_ids
 from v4_core.sampling import Sampling
+from v4_core.token import TokenFile, metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as pb_grpc
 from v4_decode.leg import DecodeLeg
@@ -42,12 +43,11 @@ async def until(condition: Callable[[], object], seconds: float = DEADLINE) -> N
         await asyncio.sleep(0.005)
 
 
-class Node:
-    """One worker and this test's stream to it."""
+class Stream:
+    """One router's stream to a worker at an address."""
 
-    def __init__(self, worker: Worker, server: WorkerServer) -> None:
-        self.worker, self.server = worker, server
-        self.address = server.address
+    def __init__(self, address: str, token: TokenFile | None = None) -> None:
+        self.address, self._token = address, token
         self.load = pb.Load()
         self.messages = 0
         self.events: dict[tuple[str, int], list[pb.Event]] = defaultdict(list)
@@ -55,25 +55,6 @@ class Node:
         self._channel = grpc.aio.insecure_channel(self.address)
         self.stub = pb_grpc.WorkerStub(self._channel)
         self._reader = asyncio.create_task(self._read())
-
-    @classmethod
-    async def start(
-        cls, role: str, engine: Engine | None = None, fingerprint: str = "same", **settings: float
-    ) -> "Node":
-        """A worker over the tiny model in fp64."""
-        config = WorkerConfig(Path("unused"), **settings)  # type: ignore[arg-type]
-        loaded = Loaded(engine or make_engine(), fingerprint)
-
-        def fatal(error: BaseException) -> None:
-            raise AssertionError("the engine failed") from error
-
-        worker = Worker(config, role, loaded, KINDS[role], fatal)
-        return cls(worker, await WorkerServer.start(worker, "127.0.0.1", 0))
-
-    @classmethod
-    async def join(cls, node: "Node") -> "Node":
-        """Another router's stream to the same worker."""
-        return cls(node.worker, node.server)
 
     async def leave(self) -> None:
         """End this stream."""
@@ -87,7 +68,7 @@ class Node:
             while (message := await self._out.get()) is not None:
                 yield message
 
-        async for message in self.stub.Serve(requests()):
+        async for message in self.stub.Serve(requests(), metadata=metadata(self._token)):
             self.load.CopyFrom(message.load)
             self.messages += 1
             for event in message.events:
@@ -122,6 +103,38 @@ class Node:
             if event.HasField("tokens") and event.tokens.choice == choice:
                 out |= dict(zip(itertools.count(event.tokens.start), unpack_ids(event.tokens.ids), strict=False))
         return out
+
+
+class Node(Stream):
+    """One worker and this test's stream to it."""
+
+    def __init__(self, worker: Worker, server: WorkerServer) -> None:
+        super().__init__(server.address, worker.token)
+        self.worker, self.server = worker, server
+
+    @classmethod
+    async def start(
+        cls,
+        role: str,
+        engine: Engine | None = None,
+        fingerprint: str = "same",
+        token: TokenFile | None = None,
+        **settings: float,
+    ) -> "Node":
+        """A worker over the tiny model in fp64."""
+        config = WorkerConfig(Path("unused"), **settings)  # type: ignore[arg-type]
+        loaded = Loaded(engine or make_engine(), fingerprint)
+
+        def fatal(error: BaseException) -> None:
+            raise AssertionError("the engine failed") from error
+
+        worker = Worker(config, role, loaded, KINDS[role], fatal, token)
+        return cls(worker, await WorkerServer.start(worker, "127.0.0.1", 0))
+
+    @classmethod
+    async def join(cls, node: "Node") -> "Node":
+        """Another router's stream to the same worker."""
+        return cls(node.worker, node.server)
 
     async def empty(self) -> None:
         """Nothing is held: no leg, lease, tail or block in use."""

@@ -13,6 +13,7 @@ from tests.engine.harness import make_engine, prompt
 from tests.worker.cluster import Node, offline, start, until
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
+from v4_engine.scheduler import Limits
 from v4_worker import worker as worker_module
 
 
@@ -248,7 +249,7 @@ async def test_draining_refuses_what_is_new_and_finishes_what_runs() -> None:
     node = await Node.start("decode")
     node.send(start(prompt(40), pb.WHOLE, max_tokens=60))
     await node.event("tokens")
-    node.worker.draining = True
+    node.worker.begin_drain()
     node.send(start(prompt(40), pb.WHOLE, "late"))
     assert (await node.event("failed", "late")).failed.reason == pb.DRAINING
     await until(lambda: len(node.tokens()) == 60)
@@ -359,11 +360,15 @@ async def test_a_model_that_gives_no_numbers_fails_the_request(leg: pb.Leg) -> N
 
 
 async def test_describe_tells_what_routers_need() -> None:
-    node = await Node.start("prefill")
+    node = await Node.start("prefill", lease_seconds=7.5)
     info = await node.stub.Describe(pb.DescribeRequest())
     assert (info.role, info.fingerprint, info.vocab_size, info.max_model_len) == ("prefill", "same", 512, 8192)
     assert info.instance == node.worker.instance
     assert info.load.tails_total == node.worker.engine_limits.max_sequences, "known before anything ran"
+    assert (info.format, info.index_format, info.lease_seconds) == ("fp64", "fp64", 7.5)
+    geometry = node.worker.memory.geometry
+    tails = info.load.tails_total + Limits.scratch_tails
+    assert info.cache_bytes == info.load.slots_total * geometry.slab_bytes + tails * geometry.tail_bytes
     await node.stop()
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from v4_core.errors import ConfigError
 from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
+from v4_core.hosts import is_loopback
 from v4_core.settings import parse_bytes
 
 _DEVICES = ("auto", "cpu", "cuda")
@@ -18,11 +19,15 @@ class WorkerConfig:
     model: Path  # checkpoint folder
     host: str = "127.0.0.1"
     port: int = 0  # 0 = any free one, printed at start
+    monitoring_port: int = 0  # HTTP, open to all: /health, /ready, /metrics; 0 = none
+    token_file: Path | None = None  # whose content routers and other workers must show; read again when it changes
+    insecure: bool = False  # listen beyond loopback without a token
     device: str = "auto"  # auto | cpu; auto = cpu as long as caches in GPU memory cannot be transferred
     dtype: str = "auto"  # of compute; auto = the checkpoint's own
     format: str = "auto"  # of raw rows and entries; auto = dtype
     index_format: str = "auto"  # of indexer keys; auto = format
     memory: int | str = "auto"  # cache memory, "80GB" or bytes; auto = 1 GiB
+    slots: int = 0  # block slots of 256 tokens, instead of memory; 0 = as many as memory holds
     max_sequences: int = 16  # live tails: sequences that run, arrive or are leased
     max_model_len: int = 0  # tokens of prompt and output; 0 = what model and memory allow
     chunk_tokens: int = 512  # of one step
@@ -59,6 +64,18 @@ class WorkerConfig:
                 f"index_format must be auto or one of {', '.join(INDEX_FORMATS)}",
             ),
             (0 <= self.port < 65536, "port must be within 0..65535"),
+            (0 <= self.monitoring_port < 65536, "monitoring_port must be within 0..65535"),
+            (
+                not self.port or self.port != self.monitoring_port,
+                f"monitoring_port is {self.monitoring_port}, as is port: choose another",
+            ),
+            (
+                self.insecure or self.token_file is not None or is_loopback(self.host),
+                f"host {self.host} can be reached from other machines, and without token_file anybody there may read "
+                "prompts and caches: give the file of a secret that router and workers share, or say insecure",
+            ),
+            (self.slots >= 0, "slots must not be negative"),
+            (not self.slots or self.memory == "auto", "slots and memory both size the cache: give one of them"),
             (self.max_sequences > 0, "max_sequences must be positive"),
             (self.chunk_tokens >= self.max_sequences, "chunk_tokens must be at least max_sequences"),
             (self.max_model_len >= 0, "max_model_len must not be negative"),

@@ -24,13 +24,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("v4serve.worker")
 
+STOPPING = "this worker is about to stop: place the request elsewhere"
+
 
 class Leg:
     """What every leg does: submit, pass tokens on, end once."""
 
+    waits = True  # for its turn: nothing was computed yet
+
     def __init__(self, worker: "Worker", request: Request, start: pb.Start, stream: RouterStream) -> None:
         self.worker, self.request, self.start_message, self.stream = worker, request, start, stream
-        self.open_choices = request.n
+        first = request.first_choice
+        self.open = dict.fromkeys(range(first, first + request.n), len(request.output))  # choice -> its next token
+        self.streaming = False  # a token was sent, or the cache of one that prefill sent is here
         self.ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,22 +78,42 @@ class Leg:
     def on_event(self, happened: Event) -> None:
         """What the engine says of this request."""
         if isinstance(happened, Admitted):
+            self.waits = False
             self.stream.put(event(self.request, started=pb.Started(cached_tokens=happened.cached)))
         elif isinstance(happened, Token):
             self.stream.put(token_event(happened))
-            self.count_finish(happened)
+            self.passed(happened.choice, happened.index, happened.finish is not None)
         elif isinstance(happened, Broken):
             self.fail(pb.INTERNAL, happened.message)
 
-    def count_finish(self, token: Token) -> None:
-        """The leg ends with its last choice; the engine has freed each choice by itself."""
-        self.choices_ended(token.finish is not None)
+    def passed(self, choice: int, index: int, finished: bool) -> None:
+        """The router has a choice's output up to `index`. The leg ends with its last choice."""
+        self.streaming = True
+        if finished:
+            self.open.pop(choice, None)
+        else:
+            self.open[choice] = index + 1
+        if not self.open:
+            self.complete()
 
-    def choices_ended(self, count: int) -> None:
-        """So many choices more have ended."""
-        self.open_choices -= count
-        if not self.open_choices:
-            self.close()
+    def complete(self) -> None:
+        """Every choice has ended; the engine has freed each by itself."""
+        self.close()
+
+    def being_read(self) -> bool:
+        """Whether a decode worker is about to have this leg's whole cache."""
+        return False
+
+    def hand_back(self) -> None:
+        """End the leg so that the router continues elsewhere, each open choice behind the tokens that it has."""
+        if not self.streaming:
+            self.fail(pb.DRAINING, STOPPING)
+            return
+        for choice, index in self.open.items():
+            tokens = pb.Tokens(choice=choice, start=index, finish=pb.MIGRATE)
+            self.stream.put(event(self.request, tokens=tokens))
+        self.stream.flush()
+        self.cancel()
 
     def fail(self, reason: pb.Reason, message: str, queue_length: int = 0) -> None:
         """End the leg, telling the router why, and free what it holds."""

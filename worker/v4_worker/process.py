@@ -1,23 +1,28 @@
 """A worker process: gRPC server with health, loading, readiness, drain on SIGTERM. `run` blocks until it is over.
 
-Health says SERVING once the weights are loaded and one token was generated, and no longer once a drain began.
+Health says SERVING, and the monitoring port that it is ready, once the weights are loaded and one token was generated,
+and no longer once a drain began.
 """
 
 import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import torch
 
 from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling
+from v4_core.token import TokenFile
 from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.sequence import Request
 from v4_kvtransfer.heap import keep_large_buffers
 from v4_worker.config import WorkerConfig
-from v4_worker.errors import WorkerError
+from v4_worker.drain import drain
+from v4_worker.errors import Stopped, WorkerError
+from v4_worker.monitoring import Condition, monitoring
 from v4_worker.server import WorkerServer
 from v4_worker.worker import LegKinds, Worker
 
@@ -35,6 +40,8 @@ def run(config: WorkerConfig, role: str, kinds: LegKinds) -> None:
 class _Process:
     def __init__(self, config: WorkerConfig, role: str, kinds: LegKinds) -> None:
         self._config, self._role, self._kinds = config, role, kinds
+        self._token = None if config.token_file is None else TokenFile(config.token_file)
+        self._condition = Condition()
         self._signals = 0
         self._stop = asyncio.Event()
         self._fatal: BaseException | None = None
@@ -48,18 +55,35 @@ class _Process:
         if config.threads:
             torch.set_num_threads(config.threads)
         _check_port(config)
-        loaded = await self._until_stopped(asyncio.to_thread(self._load))
-        if loaded is None:
-            return
-        worker = Worker(config, self._role, loaded, self._kinds, self._failed)
-        server = await WorkerServer.start(worker, config.host, config.port)
-        log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint[:16])
-        await self._stop.wait()
-        await server.not_serving()
-        await self._drain(worker)
-        await server.stop(_STOP_SECONDS)
+        async with self._monitoring():
+            try:
+                loaded = await asyncio.to_thread(self._load)
+            except Stopped as stopped:
+                log.info("%s", stopped)
+                return
+            await self._serve(loaded)
         if self._fatal is not None:
             raise WorkerError("the engine failed and its state cannot be trusted: see the log above") from self._fatal
+
+    @asynccontextmanager
+    async def _monitoring(self) -> AsyncIterator[None]:
+        if not self._config.monitoring_port:
+            yield
+            return
+        async with monitoring(self._condition, self._config.host, self._config.monitoring_port):
+            yield
+
+    async def _serve(self, loaded: Loaded) -> None:
+        config = self._config
+        worker = Worker(config, self._role, loaded, self._kinds, self._failed, self._token)
+        server = await WorkerServer.start(worker, config.host, config.port)
+        self._condition.not_ready = ""
+        log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint[:16])
+        await self._stop.wait()
+        self._condition.not_ready = "this worker drains: it is about to stop"
+        await server.not_serving()
+        await drain(worker, config.drain_seconds, lambda: self._signals > 1 or self._fatal is not None)
+        await server.stop(_STOP_SECONDS)
 
     def _load(self) -> Loaded:
         config = self._config
@@ -69,32 +93,21 @@ class _Process:
             format=config.format,
             index_format=config.index_format,
             cache_bytes=config.cache_bytes,
+            slots=config.slots,
             max_sequences=config.max_sequences,
             max_model_len=config.max_model_len,
             chunk_tokens=config.chunk_tokens,
             max_waiting=config.max_waiting,
             checkpoint_every=config.checkpoint_every,
         )
-        loaded = load_engine(config.model, options, _Progress(config.model.name))
-        _warm_up(loaded)
+        loaded = load_engine(config.model, options, _Progress(config.model.name, self._check_stop))
+        _warm_up(loaded, self._check_stop)
         return loaded
 
-    async def _until_stopped(self, work: Coroutine[None, None, Loaded]) -> Loaded | None:
-        loading, stopped = asyncio.ensure_future(work), asyncio.create_task(self._stop.wait())
-        await asyncio.wait({loading, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        return await loading if not self._stop.is_set() else None
-
-    async def _drain(self, worker: Worker) -> None:
-        """Refuse what is new and let what runs finish, for as long as was granted or until a second signal."""
-        worker.draining = True
-        worker.publish()
-        deadline = asyncio.get_running_loop().time() + self._config.drain_seconds
-        while not worker.idle and self._fatal is None and self._signals < 2:
-            if asyncio.get_running_loop().time() >= deadline:
-                log.warning("drain ended with %d requests unfinished", len(worker.legs))
-                break
-            await asyncio.sleep(0.05)
+    def _check_stop(self) -> None:
+        """Called while the model is loaded, on that thread. Raises Stopped."""
+        if self._stop.is_set():
+            raise Stopped("told to stop while the model was loaded")
 
     def _signalled(self) -> None:
         self._signals += 1
@@ -103,16 +116,18 @@ class _Process:
     def _failed(self, error: BaseException) -> None:
         log.critical("the engine failed: this worker stops", exc_info=error)
         self._fatal = error
+        self._condition.failed = "the engine failed"
         self._stop.set()
 
 
 class _Progress:
     """Weights loading, as a line for every tenth of what takes a while."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._shown = name, -1
+    def __init__(self, name: str, check_stop: Callable[[], None]) -> None:
+        self._name, self._check_stop, self._shown = name, check_stop, -1
 
     def __call__(self, done: int, total: int) -> None:
+        self._check_stop()
         tenth = 10 * done // max(total, 1)
         if tenth > self._shown and (total > _LARGE or tenth == 10):
             self._shown = tenth
@@ -130,7 +145,7 @@ def _check_port(config: WorkerConfig) -> None:
             raise ConfigError(f"cannot listen on {where}: {error.strerror}; choose another --port or --host") from error
 
 
-def _warm_up(loaded: Loaded) -> None:
+def _warm_up(loaded: Loaded, check_stop: Callable[[], None]) -> None:
     """Generate a token behind a prompt that takes every path, the indexer's selection too.
 
     A worker that cannot must not say that it is ready; and what is compiled at first use is compiled now.
@@ -142,4 +157,6 @@ def _warm_up(loaded: Loaded) -> None:
     request = Request(("warm-up", 0), "whole", prompt, max_tokens=2, sampling=Sampling(temperature=0))
     engine.submit(request)
     while engine.busy:
+        check_stop()
         engine.step()
+    check_stop()

@@ -13,12 +13,12 @@ from v4_core.errors import ConfigError
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as pb_grpc
 from v4_kvtransfer.provider import TransferService
+from v4_worker.auth import TokenCheck
 from v4_worker.stream import RouterStream
-from v4_worker.worker import Worker
+from v4_worker.worker import KEEPALIVE, Worker
 
 _SERVER_OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    *KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.max_receive_message_length", 64 << 20),  # a 1M-token prompt is 4 MiB of ids, and 4 MiB is gRPC's limit
     ("grpc.so_reuseport", 0),  # a taken port is an error, not a second owner
@@ -69,7 +69,8 @@ class WorkerServer:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._health = HealthServicer()
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        checks = [] if worker.token is None else [TokenCheck(worker.token)]
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=checks)
         self._sweep: asyncio.Task[None] | None = None
         self.address = ""
 
@@ -91,9 +92,11 @@ class WorkerServer:
         await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def stop(self, grace: float | None) -> None:
-        """Cut all streams after `grace` seconds, end everything, stop the engine."""
+        """End all streams behind what they still have to say, cut them after `grace` seconds; stop the engine."""
         if self._sweep is not None:
             self._sweep.cancel()
+        for stream in self._worker.streams:
+            stream.close()
         await self._server.stop(grace)
         await self._worker.close()
 

@@ -27,15 +27,16 @@ class RouterStream:
             self._wake.set()
 
     def close(self) -> None:
-        """The router is gone: there is no next message."""
+        """Nothing more will come; what was put is sent before the stream ends."""
         self._closed = True
         self._wake.set()
 
     async def next(self) -> pb.FromWorker | None:
-        """The next message, None once closed; a router that reads slowly gets several steps' events in one."""
+        """The next message, None at the end; a router that reads slowly gets several steps' events in one."""
         await self._wake.wait()
-        self._wake.clear()
-        if self._closed:
+        if self._closed and not self._events:
             return None
+        if not self._closed:
+            self._wake.clear()
         events, self._events = self._events, []
         return pb.FromWorker(events=events, load=self._load)

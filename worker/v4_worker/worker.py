@@ -5,11 +5,12 @@ A role is a table from kind of leg to the class that does it.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import grpc.aio
 
 from v4_core.errors import RequestError
+from v4_core.token import TokenFile
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Event
 from v4_engine.loading import Loaded
@@ -18,16 +19,22 @@ from v4_kvtransfer.leases import Lease, LeaseTable
 from v4_kvtransfer.memory import HostMemory
 from v4_worker.config import WorkerConfig
 from v4_worker.engine_thread import EngineThread, load_of
-from v4_worker.leg import Leg
+from v4_worker.leg import STOPPING, Leg
 from v4_worker.messages import request_of
 from v4_worker.stream import RouterStream
 
 LegKinds = Mapping[int, type[Leg]]
 
 _MOST_CHANNELS = 64  # to other workers, kept open
-_CHANNEL_OPTIONS = (
+# 15 s from the silent end of the other side to that of the calls. gRPC never starts keepalive_timeout's own timer
+# (seen in 1.85), so that ping_timeout is what ends a connection.
+KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+)
+_CHANNEL_OPTIONS = (
+    *KEEPALIVE,
     ("grpc.enable_http_proxy", 0),  # workers talk to each other directly
 )
 
@@ -42,11 +49,14 @@ class Worker:
         loaded: Loaded,
         kinds: LegKinds,
         on_fatal: Callable[[BaseException], None],
+        token: TokenFile | None = None,
     ) -> None:
+        """`token`: what callers must show here, and what this worker shows to others."""
         engine = loaded.engine
         self.config, self.role, self.fingerprint = config, role, loaded.fingerprint
         self.instance = uuid.uuid4().hex
         self.model, self.engine_limits = engine.config, engine.limits
+        self.token = token
         self.memory = HostMemory(engine.geometry, *engine.memory.host_view())
         self.leases = LeaseTable(config.lease_seconds, self._lease_ended)
         self.legs: dict[Key, Leg] = {}
@@ -81,7 +91,7 @@ class Worker:
             _refuse(message, stream, pb.INVALID, str(error))
             return
         if self.draining:
-            _refuse(message, stream, pb.DRAINING, "this worker is about to stop")
+            _refuse(message, stream, pb.DRAINING, STOPPING)
             return
         leg = self.legs[request.key] = kind(self, request, message, stream)
         leg.run(leg.begin())
@@ -125,7 +135,29 @@ class Worker:
             vocab_size=self.model.vocab_size,
             eos_token_id=self.model.eos_token_id,
             load=self.load,
+            format=self.memory.geometry.storage,
+            index_format=self.memory.geometry.index,
+            lease_seconds=self.config.lease_seconds,
+            cache_bytes=self.memory.slabs.nbytes + self.memory.tails.nbytes,
         )
+
+    def begin_drain(self) -> None:
+        """Refuse what is new, and what has waited in vain so far: others may have room for it."""
+        self.draining = True
+        for leg in [leg for leg in self.legs.values() if leg.waits]:
+            leg.fail(pb.DRAINING, STOPPING)
+        self.publish()
+
+    def being_read(self) -> list[Leg]:
+        """Legs whose whole cache a decode worker is about to have."""
+        return [leg for leg in self.legs.values() if leg.being_read()]
+
+    def hand_back(self, keep: Collection[Leg]) -> int:
+        """Give all legs back to their routers, to be continued elsewhere, but those to `keep`; how many they were."""
+        legs = [leg for leg in self.legs.values() if leg not in keep]
+        for leg in legs:
+            leg.hand_back()
+        return len(legs)
 
     async def close(self) -> None:
         """End everything and stop the engine."""

@@ -49,7 +49,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "eos_token_id", "load")
+    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "eos_token_id", "load", "format", "index_format", "lease_seconds", "cache_bytes")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,10 @@ class WorkerInfo(_message.Message):
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     role: str
     instance: str
     fingerprint: str
@@ -64,7 +68,11 @@ class WorkerInfo(_message.Message):
     vocab_size: int
     eos_token_id: int
     load: Load
-    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
+    format: str
+    index_format: str
+    lease_seconds: float
+    cache_bytes: int
+    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., format: _Optional[str] = ..., index_format: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., cache_bytes: _Optional[int] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "queued_tokens", "slots_total", "slots_free", "slots_evictable", "blocks_used", "checkpoint_slots_used", "tails_total", "tails_used", "leases", "draining", "transferred_bytes", "preemptions")

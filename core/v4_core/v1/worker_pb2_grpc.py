@@ -31,6 +31,9 @@ class WorkerStub:
     Every message carries (request, attempt). A receiver ignores attempts lower than the highest it has seen of a
     request, and cancelling is idempotent. Token ids travel packed as little-endian uint32.
 
+    Where a component token is in use, callers of both services show it as metadata `authorization: Bearer TOKEN`, and get
+    UNAUTHENTICATED without.
+
     """
 
     def __init__(self, channel):
@@ -56,6 +59,9 @@ class WorkerServicer:
 
     Every message carries (request, attempt). A receiver ignores attempts lower than the highest it has seen of a
     request, and cancelling is idempotent. Token ids travel packed as little-endian uint32.
+
+    Where a component token is in use, callers of both services show it as metadata `authorization: Bearer TOKEN`, and get
+    UNAUTHENTICATED without.
 
     """
 
@@ -99,6 +105,9 @@ class Worker:
 
     Every message carries (request, attempt). A receiver ignores attempts lower than the highest it has seen of a
     request, and cancelling is idempotent. Token ids travel packed as little-endian uint32.
+
+    Where a component token is in use, callers of both services show it as metadata `authorization: Bearer TOKEN`, and get
+    UNAUTHENTICATED without.
 
     """
 

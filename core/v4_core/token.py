@@ -1,0 +1,70 @@
+"""The component token: the one secret that router and workers of a deployment share, read from a file.
+
+Knows the file and how a gRPC call shows the token; knows no server and no channel.
+"""
+
+import hmac
+import logging
+import os
+from pathlib import Path
+
+from v4_core.errors import ConfigError
+
+log = logging.getLogger("v4serve.token")
+
+METADATA_KEY = "authorization"
+_SCHEME = "Bearer "
+
+_Version = tuple[int, int, int]
+
+
+class TokenFile:
+    """The token in a file, read again when the file changes; one that can no longer be read stays valid."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError if the file cannot be read or holds no token."""
+        self._path = path
+        self._token, self._version = _read(path), _version(path)
+
+    def current(self) -> str:
+        """The token now."""
+        version = _version(self._path)
+        if version != self._version:
+            self._version = version
+            try:
+                self._token = _read(self._path)
+                log.info("the component token in %s has changed", self._path)
+            except ConfigError as error:
+                log.warning("%s; the token read before stays valid", error)
+        return self._token
+
+    def accepts(self, shown: str) -> bool:
+        """Whether the value of a call's `authorization` shows this token. Takes equally long for all wrong ones."""
+        return hmac.compare_digest(shown.encode(), (_SCHEME + self.current()).encode())
+
+
+def metadata(token: TokenFile | None) -> tuple[tuple[str, str], ...]:
+    """What a call to a worker carries; nothing where no token is in use."""
+    return () if token is None else ((METADATA_KEY, _SCHEME + token.current()),)
+
+
+def _version(path: Path) -> _Version | None:
+    """Differs when the file was written or replaced; None while there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read(path: Path) -> str:
+    """Raises ConfigError."""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"token_file {path} cannot be read: {error}") from None
+    if not token:
+        raise ConfigError(f"token_file {path} is empty: write a random token into it, such as `openssl rand -hex 32`")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigError(f"token_file {path} holds more than one line or word: a token is one word of printable ASCII")
+    return token

@@ -1,0 +1,45 @@
+"""Who may call a worker: whoever shows the component token. Health stays open, since probes have no token."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health
+
+from v4_core.token import METADATA_KEY, TokenFile
+
+_HEALTH = f"/{health.SERVICE_NAME}/"
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # it takes none at run time
+    """Refuses calls without the token before they reach their service."""
+
+    def __init__(self, token: TokenFile) -> None:
+        self._token = token
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
+    ) -> _Handler:
+        """The call's own handler, or one that refuses."""
+        if details.method.startswith(_HEALTH) or self._token.accepts(_shown(details)):
+            return await continuation(details)
+        return _REFUSAL
+
+
+def _shown(details: grpc.HandlerCallDetails) -> str:
+    value = dict(details.invocation_metadata).get(METADATA_KEY, "")
+    return value if isinstance(value, str) else ""
+
+
+async def _refuse(messages: object, context: "grpc.aio.ServicerContext[Any, Any]") -> NoReturn:
+    await context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "this worker answers only callers that show its component token: give them the same --token-file",
+    )
+
+
+# Fits calls of every kind, since it ends them before it reads anything.
+_REFUSAL: _Handler = grpc.stream_stream_rpc_method_handler(_refuse)
