@@ -1,0 +1,45 @@
+"""Conditions of a V4Deployment, as the API's users know them from other kinds. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from v4_operator.spec import Json
+
+_MESSAGE_CHARACTERS = 600
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One statement about a V4Deployment."""
+
+    type: str
+    holds: bool
+    reason: str  # one word in CamelCase, for programs
+    message: str  # for people: what is so, and what to do about it
+
+
+def written(conditions: Sequence[Condition], before: Sequence[Json], generation: int, now: datetime) -> list[Json]:
+    """As they stand in status; the time of transition changes with a condition's status and with nothing else."""
+    known = {condition.get("type"): condition for condition in before}
+    return [_written(condition, known.get(condition.type, {}), generation, now) for condition in conditions]
+
+
+def shortened(text: str) -> str:
+    """A message on one line that fits into a status."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MESSAGE_CHARACTERS else f"{line[: _MESSAGE_CHARACTERS - 1]}…"
+
+
+def _written(condition: Condition, before: Json, generation: int, now: datetime) -> dict[str, Any]:
+    status = "True" if condition.holds else "False"
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    return {
+        "type": condition.type,
+        "status": status,
+        "observedGeneration": generation,
+        "lastTransitionTime": since or now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "reason": condition.reason,
+        "message": shortened(condition.message),
+    }

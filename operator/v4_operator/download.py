@@ -1,0 +1,123 @@
+"""How a model comes from Hugging Face into a claim: the claim, and the Job that fills it. Pure.
+
+A claim that is made here has no owner and is never deleted: weights cost hours. Its name follows from repository and
+revision, so V4Deployments of one namespace share it. The Job can go on where an earlier one stopped; what it runs on
+cannot be changed, so its name follows from that, and a Job that failed is tried again once it is deleted.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from v4_core.kubernetes import MANAGED_BY_LABEL, MANAGER, ROLE_LABEL
+from v4_operator.live import Live, condition, holds, label
+from v4_operator.model_source import MODEL_DIR, VOLUME, claim_of, folder_of
+from v4_operator.names import CREATE_ONLY, DOWNLOAD, child, metadata, short_digest
+from v4_operator.pods import Container, Pod, container, requirements, template
+from v4_operator.records import Settings
+from v4_operator.spec import HuggingFace, Json, V4Deployment
+
+_RETRIES = 5
+_REQUESTS = {"cpu": "250m", "memory": "1Gi"}
+# A new volume belongs to root. A platform with this kind gives pods a group by itself, and refuses one that they name.
+_ASSIGNS_GROUPS = ("security.openshift.io/v1", "SecurityContextConstraints")
+_GROUP = 65532
+
+
+@dataclass(frozen=True)
+class Download:
+    """How far the Job is."""
+
+    job: str = ""  # its name; empty = the model need not be fetched
+    done: bool = True
+    failure: str = ""  # what the Job says; empty = it has not failed
+    error: str = ""  # what the last attempt that failed said
+
+
+def download(v4d: V4Deployment, live: Live) -> Download:
+    """State of the fetched model."""
+    fetched = v4d.spec.model.hugging_face
+    if fetched is None:
+        return Download()
+    name = job_name(v4d, fetched)
+    job = live.find("Job", name)
+    if job is None:
+        return Download(name, done=False)
+    failure = condition(job, "Failed").get("message", "it failed") if holds(job, "Failed") else ""
+    return Download(name, holds(job, "Complete"), failure, _last_error(live))
+
+
+def _last_error(live: Live) -> str:
+    """The last words of the newest pod that failed."""
+    pods = [pod for pod in live.of("Pod") if label(pod, ROLE_LABEL) == DOWNLOAD]
+    failed = [pod for pod in pods if pod.get("status", {}).get("phase") == "Failed"]
+    newest = max(failed, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default={})
+    for status in newest.get("status", {}).get("containerStatuses") or ():
+        ended = (status.get("state") or {}).get("terminated") or {}
+        return str(ended.get("message") or ended.get("reason") or "")
+    return ""
+
+
+def job_name(v4d: V4Deployment, fetched: HuggingFace) -> str:
+    """Name of the Job for what it is to fetch, as whom, and from where."""
+    what = [fetched.repository, fetched.revision, claim_of(fetched), fetched.token_secret]
+    return child(v4d, "fetch", short_digest([*what, list(v4d.spec.prefill.pod.env)]))
+
+
+def download_objects(v4d: V4Deployment, settings: Settings, image: str) -> list[dict[str, Any]]:
+    """Claim and Job of a model from Hugging Face; nothing for other sources."""
+    fetched = v4d.spec.model.hugging_face
+    if fetched is None:
+        return []
+    job = _job(v4d, settings, fetched, image)
+    return [job] if fetched.claim else [_claim(v4d, settings, fetched), job]
+
+
+def _claim(v4d: V4Deployment, settings: Settings, fetched: HuggingFace) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "accessModes": [fetched.access_mode],
+        "resources": {"requests": {"storage": fetched.size}},
+    }
+    if fetched.storage_class:
+        spec["storageClassName"] = fetched.storage_class
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": claim_of(fetched),
+            "namespace": v4d.namespace,
+            # Not of one deployment: others may use it as well.
+            "labels": {**settings.common_labels, "app.kubernetes.io/name": "v4serve", MANAGED_BY_LABEL: MANAGER},
+            "annotations": CREATE_ONLY,
+        },
+        "spec": spec,
+    }
+
+
+def _job(v4d: V4Deployment, settings: Settings, fetched: HuggingFace, image: str) -> dict[str, Any]:
+    """Runs where prefill workers may run, with their environment: proxies, mirrors, tolerations."""
+    made = container(settings, _fetch(fetched, image), v4d.spec.prefill.pod)
+    claim = {"name": VOLUME, "persistentVolumeClaim": {"claimName": claim_of(fetched)}}
+    pod = Pod(DOWNLOAD, [made], [claim], child(v4d, "worker"), more={"restartPolicy": "Never"})
+    pod_template = template(v4d, settings, pod, v4d.spec.prefill.pod)
+    if _ASSIGNS_GROUPS not in settings.kinds:
+        group: Json = {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+        pod_template["spec"]["securityContext"] |= group
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(v4d, settings, job_name(v4d, fetched), DOWNLOAD, annotations=CREATE_ONLY),
+        "spec": {"backoffLimit": _RETRIES, "template": pod_template},
+    }
+
+
+def _fetch(fetched: HuggingFace, image: str) -> Container:
+    into = f"{MODEL_DIR}/{folder_of(fetched)}"
+    return Container(
+        name="fetch",
+        image=image,
+        args=["fetch", "--repository", fetched.repository, "--revision", fetched.revision, "--into", into],
+        resources=requirements({}, _REQUESTS),
+        env={"HOME": "/tmp", "HF_HOME": f"{MODEL_DIR}/.huggingface"},
+        secret_env={"HF_TOKEN": (fetched.token_secret, "token")} if fetched.token_secret else {},
+        mounts=[{"name": VOLUME, "mountPath": MODEL_DIR}],
+    )

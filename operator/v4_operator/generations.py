@@ -1,0 +1,58 @@
+"""The revisions of workers that exist, as the rollout counts them. Pure."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
+from v4_operator.fleet_view import FleetView
+from v4_operator.live import Live, condition, count, label, leaving, moment, replicas
+from v4_operator.rollout import NONE, Generation, Size
+from v4_operator.spec import Json
+
+# A pod that is still there so long after its grace period is on a node that nobody hears of.
+_LOST_AFTER = timedelta(seconds=60)
+
+
+def generations(live: Live, fleet: FleetView) -> dict[str, Generation]:
+    """Every revision that has a worker Deployment or a pod, by name."""
+    names = dict.fromkeys(label(deployment, REVISION_LABEL) for deployment in live.workers)
+    names |= dict.fromkeys(revision for pod in live.pods if (revision := label(pod, REVISION_LABEL)))
+    return {revision: _generation(live, fleet, revision) for revision in names}
+
+
+def deployments_of(live: Live, revision: str) -> list[Json]:
+    """Worker Deployments of one revision."""
+    return [deployment for deployment in live.workers if label(deployment, REVISION_LABEL) == revision]
+
+
+def _generation(live: Live, fleet: FleetView, revision: str) -> Generation:
+    found = deployments_of(live, revision)
+    pods = [pod for pod in live.pods if label(pod, REVISION_LABEL) == revision and not _lost(live, pod)]
+    return Generation(
+        revision=revision,
+        asked=_total((label(d, ROLE_LABEL), replicas(d)) for d in found),
+        ready=_total((label(d, ROLE_LABEL), count(d, "readyReplicas")) for d in found),
+        pods=_total((label(pod, ROLE_LABEL), 1) for pod in pods),
+        probed=fleet.served_by_all(revision),
+        settled=bool(found) and all(_settled(deployment) for deployment in found),
+        made=min((str(d["metadata"].get("creationTimestamp", "")) for d in found), default=""),
+    )
+
+
+def _total(counts: Iterable[tuple[str, int]]) -> Size:
+    """Workers in so many pods of each role; a pair is one of each."""
+    total = NONE
+    for role, number in counts:
+        total = total.plus(Size(number if role != "decode" else 0, number if role != "prefill" else 0))
+    return total
+
+
+def _settled(deployment: Json) -> bool:
+    """Whether all its pods were once ready: the Deployment's controller never takes that back."""
+    return condition(deployment, "Progressing").get("reason") == "NewReplicaSetAvailable"
+
+
+def _lost(live: Live, pod: Json) -> bool:
+    if not leaving(pod):
+        return False
+    return live.observed.now > moment(pod["metadata"]["deletionTimestamp"]) + _LOST_AFTER

@@ -1,0 +1,123 @@
+"""From a V4Deployment and what exists of it to what should exist. Pure, but for the content of new Secrets.
+
+Every answer follows from the spec, the children and the routers' answers of this moment; nothing is remembered. With
+a spec that cannot be followed nothing is made or changed, and the status goes on telling what serves.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
+from v4_operator.check import check
+from v4_operator.compare import create_only
+from v4_operator.download import download, download_objects
+from v4_operator.fleet_view import FleetView
+from v4_operator.generations import generations
+from v4_operator.images import router_image, worker_image
+from v4_operator.live import Live, kept, label
+from v4_operator.policies import disruption_budgets, network_policies
+from v4_operator.records import Observed, Plan, Settings
+from v4_operator.revision import revision
+from v4_operator.rollout import Size, Wish, targets
+from v4_operator.router_objects import access_objects, policy_map, router_deployment, service
+from v4_operator.secret_objects import secret_objects
+from v4_operator.situation import Situation
+from v4_operator.spec import Json, V4Deployment
+from v4_operator.status import status_of
+from v4_operator.workers import Workers, pod_roles, pods_for
+
+_BUSY_SECONDS = 2.0  # routers say nothing by themselves
+_STUCK_SECONDS = 15.0
+_IDLE_SECONDS = 60.0
+
+
+def plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
+    """What should exist; nothing for a V4Deployment that is being deleted."""
+    if v4d.deleting:
+        return Plan(())
+    now = _situation(v4d, Live(v4d, observed), FleetView(observed.fleets), settings)
+    if now.problems:
+        status = status_of(now)
+        return Plan((), status=status, requeue_seconds=_requeue(now, status))
+    desired = [*_around(now, settings), *_workers(now, settings), *_router(now, settings)]
+    now = replace(now, desired=desired)
+    wanted = {_key(obj) for obj in desired}
+    status = status_of(now)
+    return Plan(
+        objects=tuple(obj for obj in desired if not (create_only(obj) and now.live.find(*_key(obj)))),
+        prune=tuple(obj for obj in now.live.owned if _key(obj) not in wanted),
+        status=status,
+        requeue_seconds=_requeue(now, status),
+    )
+
+
+def _situation(v4d: V4Deployment, live: Live, fleet: FleetView, settings: Settings) -> Situation:
+    """What there is, and which revision the spec asks for."""
+    problems = check(v4d, settings.server_version)
+    image = worker_image(v4d, live, settings)
+    current = revision(v4d.spec, image)
+    if problems:
+        current, image = _serving(live, fleet)
+    seen = generations(live, fleet)
+    spec, fetched = v4d.spec, download(v4d, live)
+    size = Size(spec.prefill.replicas, spec.decode.replicas)
+    exists = any(label(deployment, REVISION_LABEL) == current for deployment in live.workers)
+    return Situation(v4d, live, fleet, seen, current, image, size, problems, fetched, startable=fetched.done or exists)
+
+
+def _serving(live: Live, fleet: FleetView) -> tuple[str, str]:
+    """The revision that serves, or else the newest one, and the image of its workers; empty if there is none."""
+    found = {label(d, REVISION_LABEL): d for d in live.workers}
+    served = [revision for revision in found if fleet.served(revision)]
+    chosen = next(iter(served), None) or next(reversed(found), "")
+    return chosen, found[chosen]["spec"]["template"]["spec"]["containers"][0]["image"] if chosen else ""
+
+
+def _around(now: Situation, settings: Settings) -> list[dict[str, Any]]:
+    """What pods need before they start: secrets, rights, rules, addresses, the model."""
+    v4d = now.v4d
+    pools = dict.fromkeys((*pod_roles(v4d.spec), *(label(d, ROLE_LABEL) for d in now.live.workers)))
+    return [
+        *secret_objects(v4d, settings),
+        *access_objects(v4d, settings),
+        policy_map(v4d, settings),
+        *network_policies(v4d, settings, pools),
+        *disruption_budgets(v4d, settings, pools),
+        service(v4d, settings),
+        *download_objects(v4d, settings, now.image),
+    ]
+
+
+def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
+    """Worker Deployments: old ones first, so that what they free is free."""
+    strategy = now.v4d.spec.rollout.strategy
+    wish = Wish(now.wanted, strategy == "Replace", now.startable, now.workers_stalled)
+    sizes = targets(wish, now.current, now.others)
+    old = [
+        kept(deployment, pods_for(label(deployment, ROLE_LABEL), sizes[name]))
+        for deployment in now.live.workers
+        if (name := label(deployment, REVISION_LABEL)) in sizes and name != now.revision
+    ]
+    if now.revision not in sizes:
+        return old
+    made = Workers(now.v4d, settings, now.image, now.revision)
+    return [*old, *made.deployments(sizes[now.revision])]
+
+
+def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
+    """The router's Deployment; one that runs stays as it is until the model is there that a new one would read."""
+    if now.startable:
+        return [router_deployment(now.v4d, settings, router_image(now.v4d, now.live, settings))]
+    return [kept(now.router, now.v4d.spec.router.replicas)] if now.router else []
+
+
+def _requeue(now: Situation, status: Json) -> float:
+    """Seconds until the next look, where no event of a child may call for it."""
+    holding = {condition["type"] for condition in status["conditions"] if condition["status"] == "True"}
+    if "Progressing" in holding and now.startable:
+        return _BUSY_SECONDS
+    return _IDLE_SECONDS if "Ready" in holding else _STUCK_SECONDS
+
+
+def _key(obj: Json) -> tuple[str, str]:
+    return obj["kind"], obj["metadata"]["name"]

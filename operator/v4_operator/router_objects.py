@@ -1,0 +1,165 @@
+"""The router: its Deployment, Service, policy file, and the right to look for workers. Pure.
+
+What the policy file says is read again when it changes, so none of it restarts a router.
+"""
+
+import json
+from typing import Any
+
+from v4_core.kubernetes import API_KEYS_FILE, MONITORING_PORTS, POLICY_FILE, ROUTER_PORT
+from v4_operator.model_source import model_source
+from v4_operator.names import child, metadata, selector
+from v4_operator.pods import (
+    GRACE_MARGIN_SECONDS,
+    TOKEN_PATH,
+    Container,
+    Pod,
+    container,
+    probes,
+    requirements,
+    template,
+    token_mount,
+    token_volume,
+)
+from v4_operator.records import Settings
+from v4_operator.secret_objects import keys_secret
+from v4_operator.spec import Json, V4Deployment
+
+ROUTER = "router"
+_POLICY_DIR = "/etc/v4serve/policy"
+_KEYS_DIR = "/etc/v4serve/keys"
+_START_SECONDS = 120
+_REQUESTS = {"cpu": "100m", "memory": "512Mi"}
+
+
+def access_objects(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any]]:
+    """Service accounts of workers, which may do nothing, and of the router, which may read this namespace's pods."""
+    name = child(v4d, ROUTER)
+    account = v4d.spec.router.pod.service_account or name
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": v4d.namespace}
+    return [
+        _account(v4d, settings, "worker"),
+        _account(v4d, settings, ROUTER),
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": metadata(v4d, settings, name, ROUTER),
+            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata(v4d, settings, name, ROUTER),
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [subject],
+        },
+    ]
+
+
+def service(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
+    """The address of clients."""
+    wanted = v4d.spec.router
+    port = {"name": "http", "port": wanted.service_port, "targetPort": ROUTER_PORT, "protocol": "TCP"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(v4d, settings, v4d.name, ROUTER, annotations=wanted.service_annotations),
+        "spec": {"type": wanted.service_type, "selector": selector(v4d, ROUTER), "ports": [port]},
+    }
+
+
+def endpoint(v4d: V4Deployment) -> str:
+    """Base address for OpenAI clients within the cluster."""
+    return f"http://{v4d.name}.{v4d.namespace}.svc:{v4d.spec.router.service_port}/v1"
+
+
+def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
+    """What the router does in doubt. The file is YAML, of which JSON is a part."""
+    policy = {
+        "request_timeout_seconds": v4d.spec.router.request_timeout_seconds,
+        "max_requests": v4d.spec.router.max_requests,
+        "without_prefill": v4d.spec.router.without_prefill,
+        "on_transfer_failure": v4d.spec.transfer.on_failure,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(v4d, settings, child(v4d, ROUTER), ROUTER),
+        "data": {POLICY_FILE: json.dumps(policy, indent=2) + "\n"},
+    }
+
+
+def router_deployment(v4d: V4Deployment, settings: Settings, image: str) -> dict[str, Any]:
+    """The router's Deployment: a new router serves before an old one goes."""
+    name = child(v4d, ROUTER)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(v4d, settings, name, ROUTER),
+        "spec": {
+            "replicas": v4d.spec.router.replicas,
+            "revisionHistoryLimit": 2,
+            "progressDeadlineSeconds": v4d.spec.rollout.progress_deadline_seconds,
+            "selector": {"matchLabels": selector(v4d, ROUTER)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": _template(v4d, settings, image),
+        },
+    }
+
+
+def _template(v4d: V4Deployment, settings: Settings, image: str) -> dict[str, Any]:
+    source, keys = model_source(v4d.spec.model), keys_secret(v4d)
+    monitoring = MONITORING_PORTS[ROUTER]
+    volumes: list[Json] = [token_volume(v4d), {"name": "policy", "configMap": {"name": child(v4d, ROUTER)}}]
+    mounts: list[Json] = [token_mount(), {"name": "policy", "mountPath": _POLICY_DIR, "readOnly": True}]
+    if keys:
+        volumes.append({"name": "api-keys", "secret": {"secretName": keys}})
+        mounts.append({"name": "api-keys", "mountPath": _KEYS_DIR, "readOnly": True})
+    if source.volume and source.mount:
+        volumes.append(source.volume)
+        mounts.append(source.mount)
+    made = Container(
+        name=ROUTER,
+        image=image,
+        args=_arguments(v4d, source.argument, bool(keys)),
+        resources=requirements(v4d.spec.router.resources, _REQUESTS),
+        ports={"http": ROUTER_PORT, f"monitor-{ROUTER}": monitoring},
+        env={"HOME": "/tmp"},
+        mounts=mounts,
+        probes=probes(monitoring, _START_SECONDS),
+    )
+    pod = Pod(
+        role=ROUTER,
+        containers=[container(settings, made, v4d.spec.router.pod)],
+        volumes=volumes,
+        service_account=child(v4d, ROUTER),
+        api_token=True,
+        grace_seconds=v4d.spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS,
+    )
+    return template(v4d, settings, pod, v4d.spec.router.pod)
+
+
+def _arguments(v4d: V4Deployment, model: str, keys: bool) -> list[str]:
+    flags: dict[str, object] = {
+        "--model": model,
+        "--served-name": v4d.served_name,
+        "--host": "0.0.0.0",
+        "--port": ROUTER_PORT,
+        "--monitoring-port": MONITORING_PORTS[ROUTER],
+        "--namespace": v4d.namespace,
+        "--deployment": v4d.name,
+        "--token-file": TOKEN_PATH,
+        "--policy": f"{_POLICY_DIR}/{POLICY_FILE}",
+        "--drain-seconds": v4d.spec.rollout.drain_seconds,
+    }
+    access = ["--api-keys", f"{_KEYS_DIR}/{API_KEYS_FILE}"] if keys else ["--insecure"]
+    return [ROUTER, *(str(part) for flag in flags.items() for part in flag), *access]
+
+
+def _account(v4d: V4Deployment, settings: Settings, part: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(v4d, settings, child(v4d, part)),
+        "automountServiceAccountToken": False,
+    }

@@ -1,0 +1,132 @@
+"""Ready, Progressing and Degraded: what is true of a situation, why, and what to do about it. Pure."""
+
+from collections.abc import Iterator
+
+from v4_core.kubernetes import WorkerRole
+from v4_operator.capacity import planned
+from v4_operator.conditions import Condition
+from v4_operator.live import count
+from v4_operator.rollout import Wish, outage
+from v4_operator.situation import Situation
+from v4_operator.troubles import Trouble
+
+OUTAGE = "Outage"  # reason: nothing serves, as was asked for
+
+_CAPACITY_SHARE = 0.05  # that reported slots may differ from planned ones
+_ROLES: tuple[WorkerRole, WorkerRole] = ("prefill", "decode")
+
+
+def verdicts(now: Situation) -> list[Condition]:
+    """The conditions, in order."""
+    return [_ready(now), _progressing(now), _degraded(now)]
+
+
+def _ready(now: Situation) -> Condition:
+    """True if the current revision was seen to serve, whatever else is going on."""
+    if now.served:
+        return Condition("Ready", True, "Serving", f"revision {now.revision} serves by prefill, transfer and decode")
+    reason, message = _why_not_ready(now)
+    also = f"; revision {now.meanwhile} serves meanwhile" if now.meanwhile else ""
+    return Condition("Ready", False, reason, message + also)
+
+
+def _why_not_ready(now: Situation) -> tuple[str, str]:
+    if now.problems and not now.deployments:
+        return now.problems[0].reason, now.problems[0].message
+    if empty := _empty_pools(now):
+        return "ScaledToZero", f"{' and '.join(empty)} replicas are 0: a request needs one of each"
+    if not now.startable:
+        return "ModelNotFetched", f"Job {now.download.job} has not fetched the model yet"
+    if not now.current.ready.pairs:
+        return "WorkersNotReady", f"no pair of workers is ready: {_counts(now)}"
+    if now.fleet.answers and not now.fleet.served(now.revision):
+        error = now.fleet.error(now.revision)
+        return "NotProbed", f"no token went through prefill, transfer and decode yet{f': {error}' if error else ''}"
+    if not count(now.router, "readyReplicas"):
+        return "RouterNotReady", "no router is ready"
+    return "NotProbed", "no router can be asked at its monitoring port whether the current revision serves"
+
+
+def _progressing(now: Situation) -> Condition:
+    """True while something changes by itself; False at the end, and where it does not go on."""
+    if now.problems:
+        return Condition("Progressing", False, now.problems[0].reason, "the spec cannot be followed: see Degraded")
+    if now.download.failure and not now.startable:
+        return Condition("Progressing", False, "ModelFetchFailed", "the model cannot be fetched: see Degraded")
+    if not now.startable:
+        return Condition(
+            "Progressing", True, "FetchingModel", f"Job {now.download.job} fetches the model{_attempt(now)}"
+        )
+    if now.finished:
+        return Condition("Progressing", False, "Complete", f"all is as asked for: {_counts(now)}")
+    if now.stalled:
+        limit = now.v4d.spec.rollout.progress_deadline_seconds
+        message = f"no progress within {limit} s: {_counts(now)}"
+        return Condition("Progressing", False, "ProgressDeadlineExceeded", f"{message}{_others(now)}; see Degraded")
+    if _outage(now):
+        message = "strategy Replace with a single worker of a role: nothing serves until the new revision is ready"
+        return Condition("Progressing", True, OUTAGE, f"{message}; {_counts(now)}")
+    if now.olds:
+        return Condition("Progressing", True, "RollingOut", f"{_counts(now)}{_others(now)}")
+    return Condition("Progressing", True, "Updating" if now.current.settled else "Creating", _counts(now))
+
+
+def _degraded(now: Situation) -> Condition:
+    """True if something needs to be looked at, whether or not requests are served."""
+    found = list(_troubles(now))
+    if not found:
+        return Condition("Degraded", False, "AsExpected", "nothing is known to be wrong")
+    return Condition("Degraded", True, found[0].reason, "; ".join(trouble.message for trouble in found))
+
+
+def _troubles(now: Situation) -> Iterator[Trouble]:
+    yield from (Trouble(problem.reason, problem.message) for problem in now.problems)
+    if now.download.failure:
+        message = f"Job {now.download.job}: {now.download.failure}{_attempt(now)}; delete the Job to try again"
+        yield Trouble("ModelFetchFailed", message)
+    yield from now.troubles
+    if now.stalled and not now.troubles:
+        yield Trouble("ProgressDeadlineExceeded", f"no progress in time: {_why_not_ready(now)[1]}")
+    error = now.fleet.error(now.revision)
+    if error and now.current.ready.pairs and not now.fleet.served(now.revision):
+        yield Trouble("ProbeFailed", f"a token did not go through prefill, transfer and decode: {error}")
+    for role in _ROLES:
+        yield from _mismatch(now, role)
+
+
+def _attempt(now: Situation) -> str:
+    return f"; its last attempt ended with: {now.download.error}" if now.download.error else ""
+
+
+def _mismatch(now: Situation, role: WorkerRole) -> Iterator[Trouble]:
+    """Workers that hold more or less than memory and formats say: a wrong profile, or another layout."""
+    plan, reported = planned(now.v4d, role), now.fleet.slots(role, now.revision)
+    if now.problems or not plan or not reported or not now.up_to_date:
+        return
+    if abs(min(reported) - plan.slots) > _CAPACITY_SHARE * plan.slots:
+        message = f"a {role} worker has {min(reported)} block slots, {plan.slots} were planned"
+        yield Trouble("CapacityMismatch", f"{message}: check model.profile and the formats of cache")
+
+
+def _empty_pools(now: Situation) -> list[str]:
+    sizes = {"prefill": now.wanted.prefill, "decode": now.wanted.decode, "router": now.v4d.spec.router.replicas}
+    return [pool for pool, size in sizes.items() if not size]
+
+
+def _counts(now: Situation) -> str:
+    ready, wanted = now.current.ready, now.wanted
+    pools = f"{ready.prefill} of {wanted.prefill} prefill and {ready.decode} of {wanted.decode} decode workers"
+    return f"{pools} of revision {now.revision} are ready"
+
+
+def _others(now: Situation) -> str:
+    """What becomes of old revisions."""
+    return f"; revision {', '.join(sorted(old.revision for old in now.olds))} still serves" if now.olds else ""
+
+
+def _outage(now: Situation) -> bool:
+    """Whether the old revision went before the new one is there: its pods still end, or it was said before."""
+    if now.current.ready.pairs or not outage(Wish(now.wanted, replace=now.v4d.spec.rollout.strategy == "Replace")):
+        return False
+    said = any(c.get("reason") == OUTAGE for c in now.live.observed.status.get("conditions") or ())
+    return said or any(other.pods.pairs for other in now.others)

@@ -1,0 +1,227 @@
+"""The plan as a whole: valid objects, nothing twice, nothing left over, nothing written when idle."""
+
+import base64
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.operator.world import SETTINGS, Obj, World, v4deployment
+from v4_operator.plan import plan
+from v4_operator.records import Observed, Settings
+
+SPECS: dict[str, Obj] = {
+    "demo": {},
+    "pvc": {"model": {"pvc": {"claimName": "weights", "path": "flash"}}},
+    "hostPath": {"model": {"hostPath": {"path": "/srv/model"}}},
+    "image": {"model": {"image": {"reference": "models/demo:1", "path": "demo"}}},
+    "huggingFace": {"model": {"huggingFace": {"repository": "a/b", "tokenSecret": "hub", "storageClass": "shared"}}},
+    "shared": {"placement": "shared", "prefill": {"replicas": 2}, "decode": {"replicas": 2}},
+    "replace": {"rollout": {"strategy": "Replace"}, "cache": {"slots": 100}, "router": {"auth": "none"}},
+    "own keys": {"router": {"apiKeysSecret": "mine", "service": {"type": "LoadBalancer", "annotations": {"a": "b"}}}},
+    "nothing": {"prefill": {"replicas": 0}, "decode": {"replicas": 0}, "router": {"replicas": 0}},
+    "everything of a pod": {
+        "decode": {
+            "resources": {"requests": {"cpu": "1500m"}, "limits": {"memory": "4Gi"}},
+            "pod": {
+                "labels": {"team": "a"},
+                "annotations": {"note": "b"},
+                "nodeSelector": {"disk": "fast"},
+                "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                "affinity": {"podAntiAffinity": {}},
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+                ],
+                "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+                "volumes": [{"name": "extra", "emptyDir": {}}],
+                "volumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+                "priorityClassName": "high",
+                "runtimeClassName": "kata",
+                "serviceAccountName": "mine",
+                "imagePullSecrets": [{"name": "hub"}],
+            },
+        }
+    },
+    "scraped": {"networkPolicy": {"scrapeFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
+}
+
+
+def objects(spec: Obj, settings: Settings = SETTINGS) -> tuple[Obj, ...]:
+    """All of a whole plan, workers and router of a fetched model too."""
+    world = World(spec, settings)
+    first = world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    return tuple({(o["kind"], o["metadata"]["name"]): o for o in (*first.objects, *world.plan().objects)}.values())
+
+
+@pytest.mark.parametrize(
+    ("case", "version"), [(case, "1.36") for case in SPECS] + [(case, "1.25") for case in SPECS if case != "image"]
+)
+def test_objects_are_valid(case: str, version: str) -> None:
+    settings = replace(SETTINGS, server_version=(1, int(version.partition(".")[2])))
+    for obj in objects(SPECS[case], settings):
+        plain = yaml.safe_load(yaml.safe_dump(obj, default_flow_style=False))
+        kubernetes_validate.validate(plain, version, strict=True)
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_objects_are_written_as_the_server_keeps_them(case: str) -> None:
+    """What it drops or fills in would be written again for ever."""
+    for obj in objects(SPECS[case]):
+        assert not [path for path, value in _leaves(obj) if value in ({}, [], None, "") and not _meant(path)]
+        for path, value in _leaves(obj):
+            if path[-1] in ("containerPort", "port") and "ports" in path:
+                assert "protocol" in _at(obj, path[:-1])
+            if "requests" in path or "limits" in path:
+                assert isinstance(value, str)
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_names_are_unique_and_children_have_owner_and_labels(case: str) -> None:
+    made = objects(SPECS[case])
+    assert len({(obj["kind"], obj["metadata"]["name"]) for obj in made}) == len(made)
+    for obj in made:
+        metadata = obj["metadata"]
+        assert metadata["namespace"] == "models"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "v4serve-operator"
+        if obj["kind"] == "PersistentVolumeClaim":
+            assert "ownerReferences" not in metadata, "it survives its V4Deployment"
+            continue
+        assert metadata["labels"]["v4serve.dev/deployment"] == "demo"
+        assert metadata["ownerReferences"] == [
+            {
+                "apiVersion": "v4serve.dev/v1alpha1",
+                "kind": "V4Deployment",
+                "name": "demo",
+                "uid": "uid-demo",
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+
+
+def test_the_longest_name_fits_into_labels() -> None:
+    made = plan(v4deployment(SPECS["huggingFace"], name="a" * 40), Observed(World().now), SETTINGS)
+    assert all(len(obj["metadata"]["name"]) <= 63 for obj in made.objects)
+    made = plan(v4deployment(name="a" * 40), Observed(World().now), SETTINGS)
+    assert max(len(obj["metadata"]["name"]) for obj in made.objects) == 59
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_nothing_is_written_when_all_is_as_asked_for(case: str) -> None:
+    world = World(SPECS[case])
+    world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    made = world.settle()
+    writes, before = world.writes, world.plan()
+    world.tick(600)
+    assert world.reconcile() == replace(before, status=world.status)
+    assert world.writes == writes
+    assert made.requeue_seconds == (15 if case == "nothing" else 60)
+    assert made.prune == ()
+
+
+def test_secrets_are_made_once() -> None:
+    world = World()
+    first = world.reconcile()
+    secrets = [obj for obj in first.objects if obj["kind"] == "Secret"]
+    assert [s["metadata"]["name"] for s in secrets] == ["demo-token", "demo-api-key"]
+    assert all(s["metadata"]["annotations"]["v4serve.dev/create-only"] == "true" for s in secrets)
+    key = base64.b64decode(secrets[1]["data"]["key"]).decode()
+    assert yaml.safe_load(base64.b64decode(secrets[1]["data"]["keys.yaml"])) == {key: "default"}
+    assert len(base64.b64decode(secrets[0]["data"]["token"])) >= 32
+    assert World().reconcile().objects[0] != secrets[0], "another one has another token"
+    second = world.reconcile()
+    assert not [obj for obj in second.objects if obj["kind"] == "Secret"]
+    assert second.prune == ()
+    del world.objects["Secret", "demo-token"]
+    assert [obj["metadata"]["name"] for obj in world.reconcile().objects if obj["kind"] == "Secret"] == ["demo-token"]
+
+
+def test_what_is_no_longer_asked_for_goes() -> None:
+    world = World()
+    world.settle()
+    world.change({"router": {"auth": "none"}})
+    assert [(obj["kind"], obj["metadata"]["name"]) for obj in world.plan().prune] == [("Secret", "demo-api-key")]
+
+
+def test_what_others_own_stays() -> None:
+    world = World()
+    world.settle()
+    labels = {"v4serve.dev/deployment": "demo"}
+    world.objects["ConfigMap", "mine"] = {"kind": "ConfigMap", "metadata": {"name": "mine", "labels": labels}}
+    other = [{"kind": "ReplicaSet", "name": "x", "uid": "x", "controller": True}]
+    world.objects["ConfigMap", "theirs"] = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "labels": labels, "ownerReferences": other},
+    }
+    assert world.plan().prune == ()
+
+
+def test_nothing_is_made_while_the_owner_goes() -> None:
+    made = plan(replace(v4deployment(), deleting=True), Observed(World().now), SETTINGS)
+    assert (made.objects, made.prune, made.requeue_seconds) == ((), (), None)
+
+
+def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
+    world = World()
+    first = world.settle().status["revision"]
+    world.change({"transfer": {"transport": "nixl"}, "decode": {"replicas": 7}})
+    made = world.reconcile()
+    assert (made.objects, made.prune) == ((), ())
+    assert made.status["revision"] == first
+    ready, progressing, degraded = (world.condition(kind) for kind in ("Ready", "Progressing", "Degraded"))
+    assert (ready["status"], ready["reason"]) == ("True", "Serving")
+    assert (progressing["status"], progressing["reason"]) == ("False", "EngineLacks")
+    assert (degraded["status"], degraded["reason"]) == ("True", "EngineLacks")
+    assert "nixl" in degraded["message"]
+    assert made.status["observedGeneration"] == degraded["observedGeneration"] == 2
+
+
+def test_a_spec_that_never_could_be_followed_makes_nothing() -> None:
+    world = World({"transfer": {"transport": "nixl"}})
+    assert world.reconcile().objects == ()
+    assert (world.condition("Ready")["status"], world.condition("Ready")["reason"]) == ("False", "EngineLacks")
+    assert world.status["prefill"]["summary"] == "0/1"
+
+
+def test_old_workers_shrink_before_new_ones_grow() -> None:
+    world = World({"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "rollout": {"strategy": "Replace"}})
+    first = world.settle().status["revision"]
+    world.change({"model": {"revision": "b"}})
+    names = [obj["metadata"]["name"] for obj in world.plan().objects if obj["kind"] == "Deployment"]
+    assert [first in name for name in names] == [True, True, False, False, False]
+
+
+def test_a_deployment_that_was_changed_by_hand_is_repaired() -> None:
+    world = World()
+    world.settle()
+    name = next(iter(world.sizes()))
+    world.get("Deployment", name)["spec"]["replicas"] = 5
+    world.reconcile()
+    assert world.sizes()[name] == 1
+
+
+def _meant(path: tuple[Any, ...]) -> bool:
+    """Whether something is empty on purpose, as an empty selector or the name of the core group."""
+    return path[-1] in ("emptyDir", "podAntiAffinity", "podSelector") or path[-2] == "apiGroups"
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if isinstance(item, dict | list) and item:
+            yield from _leaves(item, (*path, key))
+        else:
+            yield (*path, key), item
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value

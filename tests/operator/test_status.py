@@ -1,0 +1,224 @@
+"""Status: the truth, in words that help, and no write without a reason."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.operator.world import START, Obj, World, text
+from v4_operator.capacity import planned
+from v4_operator.conditions import Condition, written
+from v4_operator.fleet_view import FleetView
+from v4_operator.troubles import pod_troubles
+
+
+def verdict(world: World, kind: str) -> tuple[str, str]:
+    found = world.condition(kind)
+    return found["status"], found["reason"]
+
+
+def test_ready_needs_a_probe_and_not_just_pods() -> None:
+    world = World()
+    revision = world.reconcile().status["revision"]
+    world.unprobed.add(revision)
+    for _ in range(8):
+        world.tick()
+        world.reconcile()
+    assert world.status["decode"]["summary"] == "1/1"
+    assert verdict(world, "Ready") == ("False", "NotProbed")
+    assert verdict(world, "Degraded") == ("True", "ProbeFailed")
+    assert "transfer refused" in world.condition("Ready")["message"]
+    world.unprobed.clear()
+    world.settle()
+    assert verdict(world, "Ready") == ("True", "Serving")
+    assert verdict(world, "Degraded") == ("False", "AsExpected")
+
+
+def test_old_pods_do_not_count_during_a_change() -> None:
+    world = World({"decode": {"replicas": 2}})
+    world.settle()
+    world.change({"model": {"revision": "b"}})
+    world.reconcile()
+    decode = world.status["decode"]
+    assert (decode["ready"], decode["updated"], decode["replicas"]) == (0, 0, 2)
+    assert verdict(world, "Ready")[0] == "False"
+
+
+def test_a_pod_change_counts_pods_of_the_new_template_only() -> None:
+    world = World({"decode": {"replicas": 2}})
+    world.settle()
+    world.change({"decode": {"resources": {"requests": {"cpu": "2"}}}})
+    world.reconcile()
+    assert (world.status["decode"]["updated"], world.status["prefill"]["updated"]) == (0, 1)
+    assert verdict(world, "Progressing") == ("True", "Updating")
+    assert verdict(world, "Ready")[0] == "True", "the revision serves on"
+    world.settle()
+    assert world.status["decode"]["updated"] == 2
+
+
+def test_scaled_to_zero_is_no_fault() -> None:
+    world = World({"prefill": {"replicas": 0}})
+    world.settle()
+    assert verdict(world, "Ready") == ("False", "ScaledToZero")
+    assert "prefill" in world.condition("Ready")["message"]
+    assert verdict(world, "Progressing") == ("False", "Complete")
+    assert verdict(world, "Degraded")[0] == "False"
+
+
+def test_routers_that_cannot_be_asked_are_believed_by_their_readiness() -> None:
+    world = World()
+    world.routers_answer = False
+    world.settle()
+    assert verdict(world, "Ready") == ("True", "Serving")
+    world.change({"model": {"revision": "b"}})
+    for _ in range(10):
+        world.reconcile()
+        world.tick()
+    assert verdict(world, "Ready") == ("False", "NotProbed"), "it may be the old revision that is meant"
+    assert len(world.revisions()) == 2
+
+
+def test_a_router_that_never_gets_ready_is_late() -> None:
+    world = World({"rollout": {"progressDeadlineSeconds": 30, "drainSeconds": 1}})
+    revision = world.reconcile().status["revision"]
+    world.unprobed.add(revision)
+    for _ in range(50):
+        world.tick()
+        world.reconcile()
+    assert verdict(world, "Progressing") == ("False", "ProgressDeadlineExceeded")
+
+
+def test_a_crashing_worker_speaks_for_itself() -> None:
+    world = World()
+    world.broken.add(world.reconcile().status["revision"])
+    world.tick()
+    world.reconcile()
+    assert verdict(world, "Degraded") == ("True", "Crashing")
+    assert "exit code 2: no such checkpoint" in world.condition("Degraded")["message"]
+
+
+def test_capacity_as_planned_and_as_reported() -> None:
+    world = World({"decode": {"replicas": 2}})
+    plan = planned(world.v4d, "decode")
+    assert plan is not None
+    world.slots = {"prefill": plan.slots, "decode": plan.slots}
+    world.settle()
+    assert world.status["capacity"] == {
+        "plannedTokens": 2 * plan.tokens,
+        "plannedSlotsPerWorker": plan.slots,
+        "reportedTokens": 2 * plan.tokens,
+        "reportedSlotsPerWorker": plan.slots,
+    }
+    world.routers_answer = False
+    world.reconcile()
+    assert world.status["capacity"]["reportedTokens"] == 2 * plan.tokens, "as it was known last"
+
+
+@pytest.mark.parametrize(("share", "mismatch"), [(0.96, False), (0.94, True), (1.04, False), (1.06, True)])
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_capacity_that_differs_is_told(role: str, share: float, mismatch: bool) -> None:
+    world = World()
+    plan = planned(world.v4d, "decode")
+    assert plan is not None
+    world.slots = {"prefill": plan.slots, "decode": plan.slots, role: int(plan.slots * share)}
+    world.settle()
+    world.reconcile()
+    assert verdict(world, "Degraded") == (("True", "CapacityMismatch") if mismatch else ("False", "AsExpected"))
+
+
+def test_rates_are_written_when_they_change_and_not_when_they_flicker() -> None:
+    world = World()
+    world.settle()
+    seen = []
+    for measured in (123_456_789, 130_000_000, 147_000_000, 160_000_000, 0):
+        world.transfers = (measured, 1.0)
+        world.reconcile()
+        seen.append(world.status["transport"]["bytesPerSecond"])
+    assert seen == [120_000_000, 120_000_000, 150_000_000, 150_000_000, 150_000_000]
+    assert "different pods" in world.status["transport"]["reason"]
+
+
+def test_times_of_transition_change_with_status_alone() -> None:
+    def at(seconds: int, holds: bool, reason: str, before: list[Any]) -> Any:
+        now = START + timedelta(seconds=seconds)
+        return written([Condition("Ready", holds, reason, "m" * 1000)], before, 1, now)
+
+    first = at(0, False, "A", [])
+    second = at(1, False, "B", first)
+    third = at(2, True, "B", second)
+    times = [conditions[0]["lastTransitionTime"] for conditions in (first, second, third)]
+    assert times == ["2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z"]
+    assert len(first[0]["message"]) <= 600
+
+
+def test_every_router_must_have_probed_before_the_old_revision_goes() -> None:
+    def answer(probed: bool) -> Obj:
+        return {"revisions": [{"revision": "a", "probed": probed}]}
+
+    assert FleetView([answer(True), answer(True)]).served_by_all("a")
+    assert not FleetView([answer(True), answer(False)]).served_by_all("a")
+    assert FleetView([answer(True), answer(False)]).served("a")
+    assert not FleetView([answer(True), {"revisions": []}]).served_by_all("a")
+    assert not FleetView([]).served_by_all("a")
+
+
+def container(state: Obj, last: Obj | None = None) -> Obj:
+    return {"containerStatuses": [{"name": "decode", "ready": False, "state": state, "lastState": last or {}}]}
+
+
+def waiting(reason: str, message: str = "", last: Obj | None = None) -> Obj:
+    return container({"waiting": {"reason": reason, "message": message}}, last)
+
+
+def unscheduled(message: str) -> Obj:
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
+
+
+KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+FAILED = {"terminated": {"exitCode": 2, "message": "bad\nflag"}}
+CREATING = {**waiting("ContainerCreating"), "startTime": text(START)}
+TROUBLES: list[tuple[Obj, int, str, str]] = [
+    (unscheduled('claim "x" not found'), 60, "Unschedulable", 'claim "x" not found'),
+    (unscheduled("waits for a volume"), 3, "", ""),
+    (waiting("ImagePullBackOff", "Back-off pulling x"), 5, "ImagePullFailed", "pulling x"),
+    (waiting("CreateContainerConfigError", 'secret "hub" not found'), 5, "ConfigurationMissing", "hub"),
+    (waiting("CrashLoopBackOff", last=KILLED), 5, "OutOfMemory", "memory"),
+    (container({"running": {}}, FAILED), 5, "Crashing", "exit code 2"),
+    (CREATING, 90, "NotStarted", "Secret mine"),
+    (CREATING, 30, "", ""),
+]
+
+
+@pytest.mark.parametrize(("status", "seconds", "reason", "words"), TROUBLES)
+def test_troubles_of_pods(status: Obj, seconds: int, reason: str, words: str) -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "demo-1", "creationTimestamp": text(START)},
+        "spec": {"volumes": [{"name": "k", "secret": {"secretName": "mine"}}]},
+        "status": status,
+    }
+    found = pod_troubles([pod], START + timedelta(seconds=seconds))
+    assert [trouble.reason for trouble in found] == ([reason] if reason else [])
+    assert words in "".join(trouble.message for trouble in found)
+
+
+def test_a_pod_that_is_ready_again_is_no_trouble() -> None:
+    status = container({"running": {}}, {"terminated": {"exitCode": 137, "reason": "OOMKilled"}})
+    status["conditions"] = [{"type": "Ready", "status": "True"}]
+    pod = {"metadata": {"name": "a", "creationTimestamp": text(START)}, "status": status}
+    assert pod_troubles([pod], START) == []
+
+
+def test_pods_that_a_quota_forbids_are_told_of() -> None:
+    world = World()
+    world.reconcile()
+    world.tick()
+    deployment = next(d for d in world.of("Deployment") if "prefill" in d["metadata"]["name"])
+    deployment["status"]["conditions"].append(
+        {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota", "lastTransitionTime": text(world.now)}
+    )
+    world.reconcile()
+    assert verdict(world, "Degraded") == ("True", "PodsRefused")
+    world.now += timedelta(seconds=1801)
+    world.reconcile()
+    assert verdict(world, "Progressing") == ("False", "ProgressDeadlineExceeded")
