@@ -7,16 +7,16 @@ compiled loop does the work of many. fp32 and fp64 only. Compiled at first use, 
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
 from v4_engine.kernels import reference
+from v4_engine.kernels.compiler import compiler
 
 compress = reference.compress
 index_scores = reference.index_scores
@@ -27,8 +27,6 @@ grouped_linear = reference.grouped_linear
 Floats = NDArray[np.floating]
 Ints = NDArray[np.int64]
 _SPREAD_ROWS = 64  # below, starting a thread costs more than it saves
-
-F = TypeVar("F", bound=Callable[..., None])
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -120,22 +118,8 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="operators")
 
 
-def _compiler(fastmath: bool | set[str]) -> Callable[[F], F]:
-    """numba's compiler, with a cache on disk where there is a place for one (not in a read-only container)."""
-
-    def compiled(function: F) -> F:
-        jit: Any = partial(njit, nogil=True, error_model="numpy", fastmath=fastmath)
-        try:
-            fast: F = jit(cache=True)(function)
-        except RuntimeError:  # numba's "no locator available"
-            fast = jit()(function)
-        return fast
-
-    return compiled
-
-
-_jit = _compiler({"reassoc", "contract", "nsz"})
-_exact = _compiler(False)
+_jit = compiler({"reassoc", "contract", "nsz"})
+_exact = compiler(False)
 
 
 @_jit

@@ -1,0 +1,60 @@
+# Images of v4serve. What a build may copy is the list in .dockerignore, and nothing else.
+#
+#   docker build --target router -t v4serve-router .    router, operator and the tools that need no torch
+#   docker build --target worker -t v4serve-worker .    all of v4serve, with torch and the demo model
+#
+#   PYTHON_IMAGE, CUDA_IMAGE  base images; the second needs apt, its CUDA only has to suit the driver
+#   TORCH_INDEX               package index to take torch from, and nothing else; without: PyPI, whose build brings CUDA
+#
+# Containers run under any user id, with a read-only root file system and a writable /tmp.
+
+ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+ARG CUDA_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04
+
+FROM ${PYTHON_IMAGE} AS router-packages
+COPY . /source
+RUN python3 -m venv --without-pip /opt/v4serve
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m pip --python /opt/v4serve install -c /source/constraints.txt "/source[router,operator]"
+
+FROM ${PYTHON_IMAGE} AS router
+COPY --from=router-packages /opt/v4serve /opt/v4serve
+# No user id of a container needs an entry in /etc/passwd: HOME and LOGNAME say what would stand there.
+ENV PATH=/opt/v4serve/bin:$PATH HOME=/tmp LOGNAME=v4serve
+LABEL org.opencontainers.image.title="v4serve router" \
+      org.opencontainers.image.description="Router, operator and command line of v4serve" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+USER 65532:65532
+ENTRYPOINT ["v4serve"]
+
+FROM ${CUDA_IMAGE} AS cuda-python
+RUN apt-get update && apt-get install --yes --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*
+
+FROM cuda-python AS worker-packages
+RUN apt-get update && apt-get install --yes --no-install-recommends python3-pip python3-venv
+RUN python3 -m venv --without-pip /opt/v4serve
+ARG TORCH_INDEX=
+COPY constraints.txt /
+# By itself, so that a change of the project does not fetch gigabytes again.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m pip --python /opt/v4serve install -c /constraints.txt \
+        ${TORCH_INDEX:+--no-deps --index-url "${TORCH_INDEX}"} torch
+COPY . /source
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m pip --python /opt/v4serve install -c /source/constraints.txt "/source[local,fetch]"
+# Operators of the CPU, compiled by a short run. On a processor of another kind they are compiled at the start instead.
+RUN NUMBA_CACHE_DIR=/opt/v4serve-compiled HOME=/tmp \
+    /opt/v4serve/bin/v4serve generate --prompt "It was" --max-tokens 400 --temperature 0
+
+FROM cuda-python AS worker
+COPY --from=worker-packages /opt/v4serve /opt/v4serve
+COPY --from=worker-packages /opt/v4serve-compiled /opt/v4serve-compiled
+ENV PATH=/opt/v4serve/bin:$PATH HOME=/tmp LOGNAME=v4serve
+ENV V4SERVE_COMPILED=/opt/v4serve-compiled NUMBA_CACHE_DIR=/tmp/v4serve-compiled
+LABEL org.opencontainers.image.title="v4serve worker" \
+      org.opencontainers.image.description="Prefill and decode workers of v4serve, with its demo model" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+USER 65532:65532
+ENTRYPOINT ["v4serve"]
