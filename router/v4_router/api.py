@@ -21,6 +21,7 @@ from v4_router.errors import (
     ClientGone,
     DeadlineExceeded,
     InternalError,
+    Overloaded,
     RouterError,
     Unavailable,
 )
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 64 << 20  # a million token ids are 8 MB
 _BODY_SECONDS = 60.0  # for a body to arrive
 _LAST_WORD_SECONDS = 1.0  # beyond the deadline, to write why an answer ends to a client that may not read
+TENANT = "v4serve.tenant"  # in the scope of a request that came with a key
 _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -58,7 +60,10 @@ class Endpoint:
         request = Request(scope, receive)
         answer = _Answer(self._router, self._name, request, send)
         outcome = "cancelled"  # by the end of the process
+        self._router.requests += 1
         try:
+            if 0 < self._router.policy.max_requests < self._router.requests:
+                raise Overloaded("this router has as many requests as it may take: try again later")
             await answer.give()
             outcome = "ok"
         except (ClientGone, ClientDisconnect):
@@ -73,6 +78,7 @@ class Endpoint:
             log.exception("request %s failed", answer.request_id)
             await answer.refuse(InternalError(f"internal error: look for request {answer.request_id} in the log"))
         finally:
+            self._router.requests -= 1
             self._router.metrics.requests.labels(self._name, outcome).inc()
 
 
@@ -91,7 +97,7 @@ class _Answer:
         self._send = send
         self._headers_sent = False
         self._timing = Timing(router.metrics, time.perf_counter)
-        self._deadline = self._loop.time() + router.config.request_timeout_seconds
+        self._deadline = self._loop.time() + router.policy.request_timeout_seconds
 
     async def give(self) -> None:
         """Raises RouterError where `refuse` is to answer, by the deadline whatever the client does."""
@@ -120,7 +126,7 @@ class _Answer:
         router = self._router
         body = parse(ChatBody, raw) if self._chat else parse(CompletionBody, raw)
         check_model(body, router.config.served_name)
-        ticket = Ticket(self._id, self._deadline)
+        ticket = Ticket(self._id, self._deadline, self._request.scope.get(TENANT, ""))
         job = await prepare(body, ticket, router.mode, router.tokenizer, router.fleet.limits())
         exchange = router.exchange(job)
         watch = asyncio.create_task(_watch(self._request.receive, exchange))
@@ -175,6 +181,8 @@ class _Answer:
         cached = sum(flow.cached_tokens for flow in flows)
         way = route([flow.pair for flow in flows], cached, flows[0].reason)
         headers = {"content-type": media_type, "x-request-id": self.request_id, "x-v4serve-route": way}
+        if self._router.draining:
+            headers["connection"] = "close"  # the client's next request goes to another router
         if media_type.startswith("text/event-stream"):
             headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]

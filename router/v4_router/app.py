@@ -1,7 +1,4 @@
-"""The routes of one router."""
-
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+"""The routes of one router: the API, and what watches over it."""
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -9,35 +6,40 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from v4_router.access import Access
 from v4_router.api import Endpoint
-from v4_router.errors import RouterError, Unavailable, UnknownModel
+from v4_router.errors import InternalError, RouterError, Unavailable, UnknownModel
 from v4_router.render import model, models
 from v4_router.router import Router
+from v4_router.status import fleet_status
 
 
-def build_app(router: Router) -> Starlette:
-    """The ASGI application; its lifespan runs the router."""
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with router.running():
-            yield
-
+def build_app(router: Router) -> ASGIApp:
+    """The API of a router that is running."""
     plain = _Plain(router)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/completions", Endpoint(router, "completions"), methods=["POST"]),
             Route("/v1/chat/completions", Endpoint(router, "chat"), methods=["POST"]),
             Route("/v1/models", plain.models),
             Route("/v1/models/{name:path}", plain.model),
-            Route("/health", plain.health),
-            Route("/ready", plain.ready),
-            Route("/metrics", plain.metrics),
+            *_watched(plain),
         ],
         exception_handlers={HTTPException: _not_here},
-        lifespan=lifespan,
     )
+    return app if router.keys is None else Access(app, router.keys)
+
+
+def build_monitoring_app(router: Router) -> ASGIApp:
+    """What probes, scrapers and the operator ask, without a key."""
+    plain = _Plain(router)
+    return Starlette(routes=[*_watched(plain), Route("/fleet", plain.fleet)])
+
+
+def _watched(plain: "_Plain") -> list[Route]:
+    return [Route("/health", plain.health), Route("/ready", plain.ready), Route("/metrics", plain.metrics)]
 
 
 class _Plain:
@@ -66,15 +68,26 @@ class _Plain:
         return JSONResponse(model(name, router.created, self._max_model_len()))
 
     async def health(self, _: Request) -> Response:
-        """The process answers."""
-        return JSONResponse({"status": "ok"})
+        """The process answers, and nothing in it broke."""
+        if self._router.healthy:
+            return JSONResponse({"status": "ok"})
+        error = InternalError("a part of the router broke: restart it, and look into its log")
+        return JSONResponse(error.body(), 503)
 
     async def ready(self, _: Request) -> Response:
-        """200 once a token went through a pair of workers, and while there is one."""
+        """200 once a token went through a pair of workers, and while requests find workers."""
         if self._router.ready:
             return JSONResponse({"status": "ready"})
-        error = Unavailable("no token went through a prefill and a decode worker yet, or none is up now")
+        error = Unavailable(
+            "the router is stopping"
+            if self._router.draining
+            else "no token went through a prefill and a decode worker yet, or none is up now"
+        )
         return JSONResponse(error.body(), error.status)
+
+    async def fleet(self, _: Request) -> Response:
+        """Workers and revisions."""
+        return JSONResponse(fleet_status(self._router))
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus text."""

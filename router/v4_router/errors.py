@@ -3,12 +3,14 @@
     V4Error (v4_core)
     └── RouterError              ends a request; carries its HTTP status and OpenAI error type
         ├── BadRequest           400, names the field where one is at fault
+        ├── Unauthorized         401, no key or one that is not known
         ├── UnknownModel         404
         ├── BodyTimeout          408, the body did not arrive in time; the connection is closed
         ├── BodyTooLarge         413
-        ├── Overloaded           429, every worker that could serve it is full; Retry-After
+        ├── Overloaded           429, this router or every worker that could serve it is full; Retry-After
         ├── InternalError        500, a worker or this router broke its contract
-        ├── Unavailable          503, no worker can serve it now
+        ├── Unavailable          503, no worker can serve it now; Retry-After
+        │   └── TransferFailed   503, the cache did not come from prefill to decode
         ├── DeadlineExceeded     504
         └── ClientGone           no answer: nobody is there to read it
 
@@ -50,6 +52,18 @@ class BadRequest(RouterError):
     kind = "invalid_request_error"
 
 
+class Unauthorized(RouterError):
+    """Nobody known asks."""
+
+    status = 401
+    kind = "invalid_request_error"
+    code = "invalid_api_key"
+
+    def headers(self) -> dict[str, str]:
+        """Says how to show a key."""
+        return {"www-authenticate": "Bearer"}
+
+
 class UnknownModel(RouterError):
     """The named model is not served here."""
 
@@ -77,7 +91,7 @@ class BodyTooLarge(RouterError):
 
 
 class Overloaded(RouterError):
-    """Every worker that could take the request is full."""
+    """This router, or every worker that could take the request, is full."""
 
     status = 429
     kind = "rate_limit_error"
@@ -104,6 +118,12 @@ class Unavailable(RouterError):
         return {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 
+class TransferFailed(Unavailable):
+    """The cache could not be moved from prefill to decode."""
+
+    code = "transfer_failed"
+
+
 class DeadlineExceeded(RouterError):
     """The request's time was over before its end."""
 
@@ -123,7 +143,7 @@ _OF_REASON: dict[int, type[RouterError]] = {
     pb.INVALID: BadRequest,
     pb.OVERLOADED: Overloaded,
     pb.DRAINING: Unavailable,
-    pb.TRANSFER: Unavailable,
+    pb.TRANSFER: TransferFailed,
     pb.DEADLINE: DeadlineExceeded,
     pb.INTERNAL: InternalError,
 }

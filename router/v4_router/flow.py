@@ -6,7 +6,6 @@ then each unfinished choice goes on alone, as a new request that carries its tok
 change: every Tokens event says where it starts, what is known already is dropped, a gap is an internal error.
 """
 
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,44 +15,18 @@ from v4_router.errors import InternalError, RouterError, Unavailable, of_reason
 from v4_router.fleet import Fleet
 from v4_router.generation import Emit, Generation, Inbox
 from v4_router.metrics import Metrics
+from v4_router.parts import Choice, Part
 from v4_router.workers import Leg
 
 MAX_TRIES = 6  # of one part in a row without a new token
-_PAUSE_SECONDS = 0.1  # before the first try again when nobody can take a request whose tokens were already sent
+# When nobody can take a request whose tokens were already sent: first and longest pause, and all of them together.
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
+_PATIENCE_SECONDS = 60.0
 _ROOM_SECONDS = 0.05  # between two looks for room on a decode worker, while the cache waits in prefill's pool
 _LAST_WORD_SECONDS = 0.2  # for prefill's tokens to arrive when its lease has ended under a pull
 
 LOST = -1  # beside pb.Reason: the worker's stream ended
 _FINISH = {pb.STOP: "stop", pb.LENGTH: "length"}
-
-
-@dataclass(slots=True)
-class _Choice:
-    ids: list[int] = field(default_factory=list)
-    finished: bool = False
-    ended: bool = False  # finished, and by the worker's own word: nothing runs there for it
-    early: list[pb.Tokens] = field(default_factory=list)  # of decode, before prefill's first token came
-
-
-@dataclass(eq=False, slots=True)
-class _Part:
-    """Choices that move together under one request id."""
-
-    request: str
-    choices: tuple[int, ...]
-    base: int = 0  # output tokens that each choice began with; more than 0 only for a choice alone
-    attempt: int = -1  # highest sent so far
-    tries: int = 0  # since the last new token
-    refused: set[str] = field(default_factory=set)  # workers that said no in these tries
-    failed: set[str] = field(default_factory=set)  # workers that may do better another time
-    waits: bool = False  # in the line for room on a decode worker
-    prefill: Leg | None = None
-    decode: Leg | None = None  # of kind WHOLE or DECODE
-    target: str = ""  # the decode worker chosen at placement
-    lease: int = 0
-    names: list[bytes] = field(default_factory=list)  # of the blocks of prompt and base
-    cached_guess: int = 0
-    adopted: bool = False
 
 
 class Flow:
@@ -71,11 +44,11 @@ class Flow:
         self._fleet = fleet
         self._metrics = metrics
         self._inbox = inbox
-        self._choices = [_Choice() for _ in range(job.n)]
-        self._parts: list[_Part] = []
+        self._choices = [Choice() for _ in range(job.n)]
+        self._parts: list[Part] = []
         self._fingerprint: str | None = None
         self._moves = 0
-        self._last: RouterError = Unavailable("no worker is up: try again later")
+        self._last: RouterError | None = None
         self._full: RouterError | None = None
 
     @property
@@ -109,7 +82,7 @@ class Flow:
 
     def begin(self) -> None:
         """Place the prompt. Raises RouterError if nobody can take it."""
-        self._enter(_Part(self.job.id, tuple(range(self.job.n))))
+        self._enter(Part(self.job.id, tuple(range(self.job.n))))
 
     def finish(self, choice: int) -> None:
         """The reader needs no more of this choice."""
@@ -126,13 +99,13 @@ class Flow:
 
     # Placing and starting
 
-    def _enter(self, part: _Part) -> None:
+    def _enter(self, part: Part) -> None:
         output = self._choices[part.choices[0]].ids[: part.base]
-        part.names = block_names(self.job.prompt + pack_ids(output), salt=b"")
+        part.names = block_names(self.job.prompt + pack_ids(output), salt=self.job.tenant)
         self._parts.append(part)
         self._place(part)
 
-    def _place(self, part: _Part) -> None:
+    def _place(self, part: Part) -> None:
         """A new attempt from the prompt on."""
         tokens = len(self.job.prompt) // 4 + part.base
         placement = self._fleet.place(part.names, tokens, part.refused | part.failed, self._fingerprint)
@@ -157,13 +130,13 @@ class Flow:
         prefixes.record(part.names)
         part.prefill = self._start(part, placement.prefill, pb.PREFILL, max(0, tokens - part.cached_guess))
 
-    def _pull(self, part: _Part) -> None:
+    def _pull(self, part: Part) -> None:
         """Have a decode worker take over what prefill computes; all again if there is none for it."""
         if part.prefill is None:
             raise InternalError("a cache without a prefill worker was to be pulled")
         avoid = part.refused | part.failed
         if part.target in avoid or part.target not in self._fleet.links or not self._fleet.links[part.target].usable:
-            target = self._fleet.partner(avoid, part.prefill.link.info.fingerprint)
+            target = self._fleet.partner(avoid, part.prefill.link.kind)
             if target is None:
                 self._count(part)
                 self._restart(part)
@@ -172,7 +145,7 @@ class Flow:
         self.pair = (part.prefill.link.address, part.target)
         part.decode = self._start(part, part.target, pb.DECODE, 0)
 
-    def _wait_for_room(self, part: _Part, prefill: Leg) -> None:
+    def _wait_for_room(self, part: Part, prefill: Leg) -> None:
         """Decode workers are full: the cache waits where it is, and is offered again in its turn, when one has room.
 
         Bounded by the request's deadline; and should the lease expire meanwhile, the prompt is cached where it was.
@@ -181,14 +154,14 @@ class Flow:
         self._fleet.line.setdefault(self, None)
         self._inbox.post(partial(self._look_for_room, part, prefill), _ROOM_SECONDS)
 
-    def _look_for_room(self, part: _Part, prefill: Leg) -> list[Emit]:
+    def _look_for_room(self, part: Part, prefill: Leg) -> list[Emit]:
         if part not in self._parts or part.prefill is not prefill or part.decode is not None:
             return []
-        fingerprint = prefill.link.info.fingerprint
+        kind = prefill.link.kind
         tokens = len(self.job.prompt) // 4 + part.base
         first = next(flow for flow in self._fleet.line if flow.looks_for_room) is self
-        target = self._fleet.room(tokens, len(part.choices), fingerprint) if first else None
-        if target is None and self._fleet.partner(part.refused, fingerprint) is not None:
+        target = self._fleet.room(tokens, len(part.choices), kind) if first else None
+        if target is None and self._fleet.partner(part.refused, kind) is not None:
             self._inbox.post(partial(self._look_for_room, part, prefill), _ROOM_SECONDS)
             return []
         part.target = target or ""
@@ -200,17 +173,17 @@ class Flow:
         """Whether a cache of this flow waits for a decode worker."""
         return any(part.waits and part.prefill is not None and part.decode is None for part in self._parts)
 
-    def _offer(self, part: _Part, prefill: Leg) -> list[Emit]:
+    def _offer(self, part: Part, prefill: Leg) -> list[Emit]:
         if part in self._parts and part.prefill is prefill and part.decode is None:
             self._pull(part)
         return []
 
-    def _out_of_line(self, part: _Part) -> None:
+    def _out_of_line(self, part: Part) -> None:
         part.waits = False
         if not any(p.waits for p in self._parts):
             self._fleet.line.pop(self, None)
 
-    def _start(self, part: _Part, address: str, kind: pb.Leg, uncached_tokens: int) -> Leg:
+    def _start(self, part: Part, address: str, kind: pb.Leg, uncached_tokens: int) -> Leg:
         job = self.job
         start = pb.Start(
             request=part.request,
@@ -224,6 +197,7 @@ class Flow:
             ignore_eos=job.ignore_eos,
             stop_token_ids=job.stop_token_ids,
             sampling=job.sampling.to_proto(),
+            tenant=job.tenant,
             deadline_ms=max(1, int(1000 * self._inbox.seconds_left())),
         )
         if kind == pb.DECODE and part.prefill is not None:
@@ -236,7 +210,7 @@ class Flow:
 
     # Events
 
-    def _hear(self, part: _Part, key: tuple[str, int, int], event: pb.Event | None) -> list[Emit]:
+    def _hear(self, part: Part, key: tuple[str, int, int], event: pb.Event | None) -> list[Emit]:
         leg = part.prefill if key[2] == pb.PREFILL else part.decode
         if leg is None or (leg.request, leg.attempt, leg.kind) != key:
             return []  # of a leg that was given up
@@ -252,12 +226,12 @@ class Flow:
                 part.adopted = True
                 self._out_of_line(part)
                 self.adopted = event.adopted
-                self._metrics.transferred(event.adopted)
+                self._metrics.transferred(event.adopted, leg.link.endpoint.revision)
             case "failed":
                 self._failed(part, leg, event.failed.reason, event.failed.message)
         return []
 
-    def _started(self, part: _Part, leg: Leg, started: pb.Started) -> None:
+    def _started(self, part: Part, leg: Leg, started: pb.Started) -> None:
         if leg.kind == pb.DECODE:
             return
         if not self.emitted:
@@ -269,7 +243,7 @@ class Flow:
             if part.decode is None and self.job.max_tokens - part.base > 1:  # else prefill's own token is the last
                 self._pull(part)
 
-    def _tokens(self, part: _Part, leg: Leg, tokens: pb.Tokens) -> list[Emit]:
+    def _tokens(self, part: Part, leg: Leg, tokens: pb.Tokens) -> list[Emit]:
         if tokens.choice >= len(self._choices):
             raise InternalError(f"a worker sent tokens of choice {tokens.choice}, which was not asked for")
         choice = self._choices[tokens.choice]
@@ -294,16 +268,14 @@ class Flow:
         return emits
 
     def _add(
-        self, part: _Part, leg: Leg, tokens: pb.Tokens, ids: list[int], logprobs: list[pb.TokenLogprobs]
+        self, part: Part, leg: Leg, tokens: pb.Tokens, ids: list[int], logprobs: list[pb.TokenLogprobs]
     ) -> list[Emit]:
         choice = self._choices[tokens.choice]
         choice.ids += ids
         if ids:
             self._fingerprint = leg.link.info.fingerprint
             if leg.kind != pb.PREFILL:
-                part.tries = 0
-                part.refused.clear()
-                part.failed.clear()
+                part.moved_on()
         if tokens.finish == pb.MIGRATE:
             self._give_back(part, leg, tokens.choice)
         elif tokens.finish:
@@ -315,7 +287,7 @@ class Flow:
 
     # Failures
 
-    def _failed(self, part: _Part, leg: Leg, reason: int, message: str) -> None:
+    def _failed(self, part: Part, leg: Leg, reason: int, message: str) -> None:
         leg.link.drop(leg, None)
         if reason in (pb.INVALID, pb.DEADLINE):
             raise of_reason(reason, message)
@@ -325,13 +297,16 @@ class Flow:
                 return  # decode has all that prefill had to give
         else:
             part.decode = None
+        lapsed = part.waits and leg.kind == pb.PREFILL and reason == pb.TRANSFER  # its lease ended in the line
+        if reason == pb.TRANSFER and not lapsed and self._fleet.policy.on_transfer_failure == "fail":
+            raise of_reason(reason, message)
         live = part.prefill if not part.adopted else None
         if live is not None:
             part.attempt += 1  # of the next pull of the same cache
         if leg.kind == pb.DECODE and reason == pb.OVERLOADED and live is not None:
             self._wait_for_room(part, live)
             return
-        if not (part.waits and leg.kind == pb.PREFILL and reason == pb.TRANSFER):  # else its lease expired in the line
+        if not lapsed:
             self._blame(part, leg, reason, message)
         if live is None:
             self._restart(part)
@@ -340,7 +315,7 @@ class Flow:
         else:
             self._pull(part)
 
-    def _blame(self, part: _Part, leg: Leg, reason: int, message: str) -> None:
+    def _blame(self, part: Part, leg: Leg, reason: int, message: str) -> None:
         self.retries += 1
         name = "LOST" if reason == LOST else pb.Reason.Name(reason)
         self._metrics.retries.labels(leg.link.role, name.lower()).inc()
@@ -351,13 +326,16 @@ class Flow:
         (part.refused if hard else part.failed).add(leg.link.address)
         self._count(part)
 
-    def _count(self, part: _Part) -> None:
+    def _count(self, part: Part) -> None:
         """One more try: every way back to a placement comes through here or through a pause, so that it has an end."""
         part.tries += 1
         if part.tries > MAX_TRIES:
-            raise self._full or self._last
+            raise self._final()
 
-    def _restart(self, part: _Part) -> None:
+    def _final(self) -> RouterError:
+        return self._full or self._last or self._fleet.shortage()
+
+    def _restart(self, part: Part) -> None:
         """Compute again from the prompt, and from each choice's tokens so far if it has any."""
         self._release(part)
         for c in part.choices:
@@ -371,48 +349,47 @@ class Flow:
             if not self._choices[c].finished:
                 self._move(part, c)
 
-    def _move(self, part: _Part, choice: int) -> None:
+    def _move(self, part: Part, choice: int) -> None:
         """One choice goes on alone."""
         self._moves += 1
         self._metrics.migrations.inc()
         request = f"{self.job.id}.c{choice}.{self._moves}"
         base = len(self._choices[choice].ids)
-        self._enter(
-            _Part(request, (choice,), base, tries=part.tries, refused=set(part.refused), failed=set(part.failed))
-        )
+        self._enter(part.alone(request, choice, base))
 
-    def _give_back(self, part: _Part, leg: Leg, choice: int) -> None:
+    def _give_back(self, part: Part, leg: Leg, choice: int) -> None:
         part.choices = tuple(c for c in part.choices if c != choice)
         part.refused.add(leg.link.address)
         self._move(part, choice)
         part.refused.discard(leg.link.address)
 
-    def _wait(self, part: _Part) -> None:
+    def _wait(self, part: Part) -> None:
         """Nobody takes it now: the end before the first token, else a pause, since what was sent cannot be unsent."""
-        if not self.emitted:
-            raise self._full or self._last
-        self._count(part)
+        if not self.emitted or part.waited >= _PATIENCE_SECONDS:
+            raise self._final()
+        pause = min(max(part.waited, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        part.waited += pause
         part.refused.clear()
         part.failed.clear()
-        self._inbox.post(partial(self._again, part), _PAUSE_SECONDS * 2**part.tries)
+        self._inbox.post(partial(self._again, part), pause)
 
-    def _again(self, part: _Part) -> list[Emit]:
+    def _again(self, part: Part) -> list[Emit]:
         if part in self._parts:
             self._place(part)
         return []
 
     # Ends
 
-    def _over(self, part: _Part) -> bool:
+    def _over(self, part: Part) -> bool:
         return all(self._choices[c].finished for c in part.choices)
 
-    def _leave(self, part: _Part) -> None:
+    def _leave(self, part: Part) -> None:
         self._release(part)
         self._out_of_line(part)
         if part in self._parts:
             self._parts.remove(part)
 
-    def _release(self, part: _Part) -> None:
+    def _release(self, part: Part) -> None:
         """Drop both legs, and cancel them unless nothing of them is left on the worker."""
         prefill, decode = part.prefill, part.decode
         part.prefill = part.decode = None

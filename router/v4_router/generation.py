@@ -20,6 +20,7 @@ class Generation:
     deadline: float  # on the event loop's clock
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    tenant: bytes = b""  # shares no cached block with any other
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ class Ticket:
 
     id: str  # unique; the workers know the request by it
     deadline: float  # on the event loop's clock
+    tenant: str = ""  # whose key it came with
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def _generation(
         deadline=ticket.deadline,
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        tenant=ticket.tenant.encode(),
     )
 
 

@@ -1,6 +1,7 @@
 """The router's metrics, `v4serve_*`, in a registry of their own. Gauges of workers are read when scraped."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -27,10 +28,19 @@ _GAUGES = (
 )
 
 
+@dataclass(slots=True)
+class Transferred:
+    """Sums over adopted caches."""
+
+    bytes: int = 0
+    seconds: float = 0.0
+
+
 class Metrics:
     """Counters and histograms of one router."""
 
     def __init__(self) -> None:
+        self.transfers: dict[str, Transferred] = {}  # by revision
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "v4serve_requests", "Requests by interface and outcome", ["endpoint", "outcome"], registry=registry
@@ -66,8 +76,11 @@ class Metrics:
             "v4serve_transfer_seconds", "Duration of adopted pulls", buckets=_SECONDS, registry=registry
         )
 
-    def transferred(self, adopted: pb.Adopted) -> None:
-        """A decode worker has a cache."""
+    def transferred(self, adopted: pb.Adopted, revision: str) -> None:
+        """A decode worker of this revision has a cache."""
+        sums = self.transfers.setdefault(revision, Transferred())
+        sums.bytes += adopted.bytes
+        sums.seconds += adopted.seconds
         self.transfer_bytes.inc(adopted.bytes)
         self.transfer_seconds.observe(adopted.seconds)
 
@@ -75,26 +88,26 @@ class Metrics:
 class WorkerCollector(Collector):
     """What the workers said last of themselves."""
 
-    def __init__(self, links: Iterable[WorkerLink]) -> None:
-        self._links = tuple(links)
+    def __init__(self, links: Mapping[str, WorkerLink]) -> None:
+        self._links = links
 
     def collect(self) -> Iterator[Metric]:
         """One sample per worker; of a worker that is down only that."""
         labels = ("worker", "role")
         up = GaugeMetricFamily("v4serve_worker_up", "Whether the router hears the worker", labels=labels)
-        for link in self._links:
+        for link in self._links.values():
             up.add_metric((link.address, link.role), float(link.up))
         yield up
         for field, name, text in _GAUGES:
             gauge = GaugeMetricFamily(f"v4serve_worker_{name}", text, labels=labels)
-            for link in self._links:
+            for link in self._links.values():
                 if link.up:
                     gauge.add_metric((link.address, link.role), getattr(link.load, field))
             yield gauge
         preemptions = CounterMetricFamily(
             "v4serve_worker_preemptions", "Sequences that the worker put back", labels=labels
         )
-        for link in self._links:
+        for link in self._links.values():
             if link.up:
                 preemptions.add_metric((link.address, link.role), link.load.preemptions)
         yield preemptions

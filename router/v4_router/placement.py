@@ -13,7 +13,7 @@ class WorkerView:
     """What the router knows of a worker that is up."""
 
     address: str
-    fingerprint: str
+    kind: tuple[str, str]  # revision and fingerprint: caches move between equals only
     queued_tokens: int  # prompt tokens not yet computed: as reported, and what was sent since
     sequences: int  # running and waiting: as reported, and what was sent since
     cached_tokens: int = 0  # of the prompt to be placed, by the router's guess
@@ -36,23 +36,26 @@ def place(
     turn: int,
     avoid: Collection[str] = (),
     fingerprint: str | None = None,
+    alone: bool = True,
 ) -> Placement | None:
-    """The cheapest placement, or None if no decode worker is left.
+    """The cheapest placement, or None if no decode worker is left; or no prefill worker, unless decode may go `alone`.
 
-    Prefill: fewest tokens to compute until this prompt is done. Decode: fewest sequences. Both of one fingerprint,
-    which is the given one if tokens of it were already sent. Equals take turns: `turn` counts placements.
+    Prefill: fewest tokens to compute until this prompt is done. Decode: fewest sequences. Both of one kind, and of the
+    given fingerprint if tokens of it were already sent. Equals take turns: `turn` counts placements.
     """
-    usable = [w for w in decode if w.address not in avoid and fingerprint in (None, w.fingerprint)]
+    usable = [w for w in decode if w.address not in avoid and fingerprint in (None, w.kind[1])]
     if not usable:
         return None
-    kinds = {w.fingerprint for w in usable}
-    sources = [w for w in prefill if w.address not in avoid and w.fingerprint in kinds]
+    kinds = {w.kind for w in usable}
+    sources = [w for w in prefill if w.address not in avoid and w.kind in kinds]
+    if not sources and not alone:
+        return None
     if not sources:
         reason = "no-prefill-worker" if not prefill else "no-prefill-left"
         return Placement(None, _least(usable, [w.sequences for w in usable], turn).address, reason)
     costs = [w.queued_tokens + prompt_tokens - min(w.cached_tokens, prompt_tokens) for w in sources]
     source = _least(sources, costs, turn)
-    partners = [w for w in usable if w.fingerprint == source.fingerprint]
+    partners = [w for w in usable if w.kind == source.kind]
     target = _least(partners, [w.sequences for w in partners], turn)
     return Placement(source.address, target.address, "prefix" if source.cached_tokens else "least-queued")
 

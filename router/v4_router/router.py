@@ -1,35 +1,31 @@
-"""What one router process holds: model, workers, metrics, and whether a token ever went through them."""
+"""What one router process holds: model, workers, keys, policy, metrics, and what keeps them fresh."""
 
-import asyncio
 import json
-import logging
-import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from v4_core.errors import ConfigError
-from v4_core.sampling import Sampling
+from v4_core.token import TokenFile
+from v4_router.background import Background
 from v4_router.chat import BOS, MARKERS, THINK_END, Mode
 from v4_router.config import RouterConfig
-from v4_router.errors import RouterError
+from v4_router.endpoints import listed
 from v4_router.exchange import Exchange
 from v4_router.fleet import Fleet
-from v4_router.generation import Generation
 from v4_router.job import Job
+from v4_router.keys import read_keys
 from v4_router.metrics import Metrics, WorkerCollector
 from v4_router.output import ChoiceOutput, LogprobWriter
+from v4_router.policy import Policy, read_policy
+from v4_router.prober import Prober
+from v4_router.reloading import Reloaded
 from v4_router.tokenizer import Tokenizer
-
-log = logging.getLogger(__name__)
-
-_PROBE_PAUSE_SECONDS = 0.05
-_PROBE_TIMEOUT_SECONDS = 60.0  # the first step on a worker may compile
 
 
 class Router:
-    """Built outside any event loop; serves within `running`. Raises ConfigError if the model's folder is unusable."""
+    """Built outside any event loop; serves within `running`. Raises ConfigError if a file that it needs is unusable."""
 
     def __init__(self, config: RouterConfig) -> None:
         self.config = config
@@ -38,67 +34,69 @@ class Router:
         self.tokenizer = Tokenizer(config.model_path, config.segment_cache_bytes)
         names = {self.tokenizer.special(name): name for name in MARKERS}
         self.logprobs = LogprobWriter(self.tokenizer.token_bytes, names)
-        self.fleet = Fleet(config)
+        self.keys = None if config.api_keys is None else Reloaded(config.api_keys, read_keys)
+        token = None if config.token_file is None else TokenFile(config.token_file)
+        self.fleet = Fleet(Policy(), config.connect_timeout_seconds, token)
+        self._policy_file: Reloaded[Policy] | None = None
+        if isinstance(config.policy, Path):
+            self._policy_file = Reloaded(config.policy, read_policy, self._follow_policy)
+            self.fleet.policy = self._policy_file.current
+        else:
+            self.fleet.policy = config.policy
+        self.fleet.update(listed(config.prefill, config.decode))
         self.metrics = Metrics()
-        self.metrics.registry.register(WorkerCollector(self.fleet.links.values()))
-        self._probed = False
+        self.metrics.registry.register(WorkerCollector(self.fleet.links))
+        self.requests = 0  # that have come and not ended
+        self.draining = False  # the process is about to end
+        self._background = Background()
+        self._prober = Prober(self.fleet, self.metrics, self.tokenizer.special(BOS), self._background)
+
+    @property
+    def policy(self) -> Policy:
+        """As it is now."""
+        return self.fleet.policy
+
+    def _follow_policy(self, policy: Policy) -> None:
+        self.fleet.policy = policy
+
+    @property
+    def healthy(self) -> bool:
+        """Everything that must run beside requests does."""
+        return not self._background.broken
 
     @property
     def ready(self) -> bool:
-        """A token went through a pair, and there is a worker now."""
-        return self._probed and self.fleet.can_serve()
+        """A token once went through prefill, transfer and decode, where prefill workers are meant to be, and requests
+        that come now find workers."""
+        proven = self._prober.paired or not self.config.expects_prefill
+        return proven and self.fleet.can_serve() and not self.draining
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Connects to the workers, and ends everything on them when left."""
-        async with self.fleet.running():
-            probe = asyncio.create_task(self._probe())
+        """Finds and connects the workers, and ends everything on them when left. Raises ConfigError."""
+        async with self._background as background:
+            self.fleet.begin(background)
+            background.start(self._prober.run())
+            for file in (self.keys, self._policy_file):
+                if file is not None:
+                    background.start(file.follow())
+            if self.config.deployment:
+                from v4_router.pods import PodWatch  # noqa: PLC0415 (takes half a second)
+
+                pods = await PodWatch.connect(self.config.namespace, self.config.deployment, self.fleet.update)
+                background.start(pods.run())
             try:
                 yield
             finally:
-                probe.cancel()
-                await asyncio.gather(probe, return_exceptions=True)
                 self.tokenizer.close()
 
     def exchange(self, job: Job) -> Exchange:
         """The loop that runs a job."""
-        return self._exchange(job.prompts, job.stops, self.tokenizer.special(THINK_END) if job.thinking else None)
-
-    def _exchange(self, prompts: Sequence[Generation], stops: tuple[str, ...], think_end: int | None) -> Exchange:
+        think_end = self.tokenizer.special(THINK_END) if job.thinking else None
         outputs = [
-            ChoiceOutput(i, self.tokenizer.token_bytes, stops, think_end) for i in range(prompts[0].n * len(prompts))
+            ChoiceOutput(i, self.tokenizer.token_bytes, job.stops, think_end) for i in range(job.n * len(job.prompts))
         ]
-        return Exchange(prompts, outputs, self.fleet, self.metrics)
-
-    async def _probe(self) -> None:
-        """Sends a token through prefill and decode until one came out."""
-        while not self._probed:
-            if self.fleet.can_serve():
-                try:
-                    self._probed = await self._send_probe()
-                except RouterError as error:
-                    log.info("not ready yet: %s", error)
-            await asyncio.sleep(_PROBE_PAUSE_SECONDS)
-        log.info("ready: a token went through %s", "decode" if not self.fleet.prefill else "prefill and decode")
-
-    async def _send_probe(self) -> bool:
-        loop = asyncio.get_running_loop()
-        prompt = Generation(
-            id=f"probe-{random.getrandbits(64):016x}",
-            prompt=self.tokenizer.special(BOS).to_bytes(4, "little"),
-            n=1,
-            max_tokens=2,  # the first comes from prefill, the second from decode
-            sampling=Sampling(temperature=0.0),
-            deadline=loop.time() + _PROBE_TIMEOUT_SECONDS,
-            ignore_eos=True,
-        )
-        exchange = self._exchange([prompt], (), None)
-        try:
-            async for _ in exchange.deltas():
-                pass
-        finally:
-            exchange.close()
-        return exchange.flows[0].adopted is not None or not self.fleet.prefill
+        return Exchange(job.prompts, outputs, self.fleet, self.metrics)
 
 
 def default_mode(model_path: Path) -> Mode:

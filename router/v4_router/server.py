@@ -1,53 +1,122 @@
-"""The router as a process: one HTTP server until SIGINT or SIGTERM."""
+"""The router as a process: HTTP servers until SIGINT or SIGTERM, and a stop that leaves streams their time."""
 
+import asyncio
+import contextlib
 import logging
+import math
 import signal
 import socket
+from collections.abc import Iterator
 
 import uvicorn
+import uvloop
+from starlette.types import ASGIApp
 
 from v4_core.errors import ConfigError
-from v4_router.app import build_app
+from v4_router.app import build_app, build_monitoring_app
 from v4_router.config import RouterConfig
 from v4_router.router import Router
 
-_GRACE_SECONDS = 2  # for running streams; then they are cancelled, on the workers too
+# How long a router of a cluster takes requests after SIGTERM: others hear only by and by that it leaves.
+_LEAVING_SECONDS = 5.0
+_LAST_ANSWER_SECONDS = 1.0  # for what the monitoring port is asked at the end
+
+
+class _Server(uvicorn.Server):
+    """One of several in a process, which itself handles signals."""
+
+    def __init__(self, app: ASGIApp, drain_seconds: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=math.ceil(drain_seconds),
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    def cut(self) -> None:
+        """End the requests that still run: each is told."""
+        for task in self.server_state.tasks:
+            task.cancel()
 
 
 def run(config: RouterConfig) -> None:
-    """Serve until SIGINT or SIGTERM, then return within a few seconds. Raises ConfigError on a bad model or port."""
+    """Serve until SIGINT or SIGTERM; a second one ends it at once. Raises ConfigError on a bad model, file or port."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    app = build_app(Router(config))
-    listener = _listen(config)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            loop="uvloop",
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
-    )
-    # The server raises the signal again once it has stopped: then it has done its work.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        server.run(sockets=[listener])
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    router = Router(config)
+    with contextlib.ExitStack() as stack:
+        api = stack.enter_context(_listen(config.host, config.port, "--port"))
+        monitoring = None
+        if config.monitoring_port:
+            monitoring = stack.enter_context(_listen(config.host, config.monitoring_port, "--monitoring-port"))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_Process(router).serve(api, monitoring))
 
 
-def _listen(config: RouterConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+class _Process:
+    """From the first signal to the end."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+
+    async def serve(self, api: socket.socket, monitoring: socket.socket | None) -> None:
+        """Until a signal, and then until streams ended or their time did."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+        router = self._router
+        async with router.running():
+            server = _Server(build_app(router), router.config.drain_seconds)
+            serving = asyncio.create_task(server.serve([api]))
+            watched = _Server(build_monitoring_app(router), _LAST_ANSWER_SECONDS)
+            watching = asyncio.create_task(watched.serve([monitoring])) if monitoring is not None else None
+            await _either(self._stop, serving)
+            await self._leave(server, serving)
+            watched.should_exit = True
+            if watching is not None:
+                await watching
+
+    async def _leave(self, server: _Server, serving: asyncio.Task[None]) -> None:
+        self._router.draining = True
+        if self._router.config.deployment:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), _LEAVING_SECONDS)
+        server.should_exit = True
+        await _either(self._hurry, serving)
+        server.cut()
+        await serving
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+
+async def _either(event: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Until the event or the task's end."""
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait((waiting, task), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+def _listen(host: str, port: int, flag: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((config.host, config.port))
+        listener.bind((host, port))
     except OSError as error:
         listener.close()
-        where = f"{config.host}:{config.port}"
-        raise ConfigError(f"cannot listen on {where}: {error.strerror}; choose another --port or --host") from error
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag} or --host"
+        ) from error
     return listener

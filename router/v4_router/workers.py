@@ -1,6 +1,6 @@
 """The router's side of one worker: one bidirectional stream, kept up, and the fan-out of its events.
 
-Knows addresses, streams and load; not what a request is beyond (request, attempt). A worker is up from the first
+Knows endpoints, streams and load; not what a request is beyond (request, attempt). A worker is up from the first
 message of its stream, its load, to the stream's end, which is the end of everything that was started on it: each open
 leg then hears None.
 """
@@ -8,20 +8,22 @@ leg then hears None.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 import grpc.aio
 
+from v4_core.token import TokenFile, metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as rpc
+from v4_router.endpoints import Endpoint
 from v4_router.placement import WorkerView
 from v4_router.prefix_index import PrefixIndex
 
 log = logging.getLogger(__name__)
 
-Role = Literal["prefill", "decode"]
 Deliver = Callable[[pb.Event | None], None]
 
 MESSAGE_BYTES = 64 << 20  # a prompt of a million ids is 4 MB
@@ -35,7 +37,7 @@ _SILENCE_SECONDS = 2.0  # after which the worker is asked for its load, which al
 
 
 class WrongWorker(Exception):
-    """Something else than the expected kind of worker answers at an address."""
+    """Something else than a working worker of the expected role answers at an address."""
 
 
 @dataclass(slots=True)
@@ -51,14 +53,20 @@ class Leg:
 class WorkerLink:
     """One worker. `run` keeps the stream up; the other methods never block and belong to the same event loop."""
 
-    def __init__(self, address: str, role: Role, connect_timeout_seconds: float) -> None:
-        self.address = address
-        self.role = role
+    def __init__(self, endpoint: Endpoint, connect_timeout_seconds: float, token: TokenFile | None = None) -> None:
+        self.endpoint = endpoint  # as discovery says now; address, role and pod stay
+        self.address = endpoint.address
+        self.role = endpoint.role
         self.prefixes = PrefixIndex()
         self.info = pb.WorkerInfo()
         self.load = pb.Load()
         self.up = False
+        self.probed = False  # a token went through this process
+        self.error = ""  # why it is not up, or why its last probe failed
         self._timeout = connect_timeout_seconds
+        self._token = token
+        self._retired = False
+        self._over = asyncio.Event()  # retired, and no leg is left
         self._legs: dict[tuple[str, int], Deliver] = {}
         self._outgoing: asyncio.Queue[pb.ToWorker] = asyncio.Queue()
         self._sent_tokens = 0  # prompt tokens sent since the last report, which cannot know of them
@@ -71,15 +79,25 @@ class WorkerLink:
         return len(self._legs)
 
     @property
+    def open(self) -> bool:
+        """Whether it takes new legs, by its own word and the cluster's."""
+        return self.up and self.endpoint.ready and not self.endpoint.leaving and not self.load.draining
+
+    @property
     def usable(self) -> bool:
-        """Whether new requests may be sent here."""
-        return self.up and not self.load.draining
+        """Whether requests may be sent here."""
+        return self.probed and self.open
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Revision and fingerprint: caches move between equals only."""
+        return self.endpoint.revision, self.info.fingerprint
 
     def view(self, cached_tokens: int = 0) -> WorkerView:
         """As placement sees it."""
         return WorkerView(
             self.address,
-            self.info.fingerprint,
+            self.kind,
             self.load.queued_tokens + self._sent_tokens,
             self.load.running + self.load.waiting + self._sent_sequences,
             cached_tokens,
@@ -105,53 +123,81 @@ class WorkerLink:
         if open_here and cancel_attempt is not None:
             cancel = pb.Cancel(request=leg.request, attempt=cancel_attempt)
             self._outgoing.put_nowait(pb.ToWorker(cancel=cancel))
+        self._leave_if_over()
+
+    def retire(self) -> None:
+        """The worker is no longer listed: `run` returns once what runs there has ended."""
+        self._retired = True
+        self._leave_if_over()
+
+    def _leave_if_over(self) -> None:
+        if self._retired and not self._legs:
+            self._over.set()
 
     async def run(self) -> None:
-        """Connect, serve until the stream ends, pause, again; until cancelled."""
+        """Connect, serve until the stream ends, pause, again; until retired or cancelled."""
         pause, longest = _BACKOFF_SECONDS
-        while True:
+        while not self._over.is_set():
             try:
                 await self._session()
-                log.warning("%s worker %s ended its stream", self.role, self.address)
+                self._say("ended its stream")
             except grpc.aio.AioRpcError as error:
-                log.warning("%s worker %s: %s %s", self.role, self.address, error.code().name, error.details())
+                self._say(f"{error.code().name} {error.details()}")
             except WrongWorker as error:
-                log.error("%s", error)
+                self._say(str(error))
             pause = _BACKOFF_SECONDS[0] if self.up else min(2 * pause, longest)
             self._lose()
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), pause)
+
+    def _say(self, error: str) -> None:
+        """Once, not at every attempt: a worker may need minutes to start."""
+        error = f"{self.role} worker {self.address}: {error}"
+        if error != self.error and not self._over.is_set():
+            log.warning("%s", error)
+        self.error = error
 
     async def _session(self) -> None:
         async with grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS) as channel:
             stub: Any = rpc.WorkerStub(channel)  # generated without types
-            self._accept(await stub.Describe(pb.DescribeRequest(), timeout=self._timeout))
-            reading = asyncio.create_task(self._read(stub))
-            asking = asyncio.create_task(self._ask_when_silent(stub))
+            self._accept(await self._describe(stub))
+            tasks = [asyncio.create_task(c) for c in (self._read(stub), self._watch(stub), self._end())]
             try:
-                done, _ = await asyncio.wait((reading, asking), return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
             finally:
-                reading.cancel()
-                asking.cancel()
-                await asyncio.gather(reading, asking, return_exceptions=True)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end(self) -> None:
+        await self._over.wait()
+
+    async def _describe(self, stub: Any) -> pb.WorkerInfo:
+        info: pb.WorkerInfo = await stub.Describe(
+            pb.DescribeRequest(), timeout=self._timeout, metadata=metadata(self._token)
+        )
+        return info
 
     def _accept(self, info: pb.WorkerInfo) -> None:
         if info.role != self.role:
-            raise WrongWorker(f"{self.address} is a {info.role} worker but is listed under {self.role}: move it")
+            raise WrongWorker(f"is a {info.role} worker but is listed under {self.role}: move it")
         if info.instance != self.info.instance:
             self.prefixes.clear()
+            self.probed = False
         self.info, self.load = info, info.load
         self._outgoing = asyncio.Queue()
         self._sent_tokens = self._sent_sequences = 0
 
     async def _read(self, stub: Any) -> None:
-        async for message in stub.Serve(self._requests(self._outgoing)):
+        async for message in stub.Serve(self._requests(self._outgoing), metadata=metadata(self._token)):
             self._heard = True
             if message.HasField("load"):
                 self._report(message.load)
             if not self.up:
                 self.up = True
+                self.error = ""
                 log.info("%s worker %s is up, instance %s", self.role, self.address, self.info.instance)
             for event in message.events:
                 deliver = self._legs.get((event.request, event.attempt))
@@ -163,13 +209,17 @@ class WorkerLink:
         while True:
             yield await outgoing.get()
 
-    async def _ask_when_silent(self, stub: Any) -> None:
-        """Ends by an RPC error when a silent worker does not answer."""
+    async def _watch(self, stub: Any) -> None:
+        """Asks a silent worker for its load. Ends by an error when it does not answer, or does not begin its stream."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while True:
             self._heard = False
             await asyncio.sleep(_SILENCE_SECONDS)
+            if not self.up and loop.time() - began >= self._timeout:
+                raise WrongWorker(f"describes itself, but sent nothing on its stream for {self._timeout:g} s")
             if not self._heard:
-                self._report((await stub.Describe(pb.DescribeRequest(), timeout=self._timeout)).load)
+                self._report((await self._describe(stub)).load)
 
     def _report(self, load: pb.Load) -> None:
         self.load = load
@@ -180,3 +230,4 @@ class WorkerLink:
         legs, self._legs = self._legs, {}
         for deliver in legs.values():
             deliver(None)
+        self._leave_if_over()

@@ -13,12 +13,15 @@ import openai
 import pytest
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
 
 from tests.router.fake_worker import MAX_MODEL_LEN, Caches, FakeWorker
 from tests.router.tokenizers import write_model
 from v4_router.app import build_app
 from v4_router.config import RouterConfig
+from v4_router.endpoints import Endpoint
 from v4_router.router import Router
+from v4_router.workers import WorkerLink
 
 MODEL = "tiny"
 
@@ -57,8 +60,17 @@ class Deployment:
         return await self.http.post("/v1/chat/completions", json={"messages": messages, **fields}, headers=headers)
 
     async def wait_up(self) -> None:
-        """The router knows every worker."""
-        await until(lambda: all(link.up for link in self.router.fleet.links.values()), "workers up")
+        """The router uses every worker that it knows, as the process that it is now."""
+        instances = {worker.address: worker.instance for worker in self.workers}
+
+        def usable(link: WorkerLink) -> bool:
+            return link.usable and link.info.instance == instances.get(link.address, link.info.instance)
+
+        await until(lambda: all(map(usable, self.router.fleet.links.values())), "workers usable")
+
+    def discover(self, *endpoints: Endpoint) -> None:
+        """These are the workers now."""
+        self.router.fleet.update(endpoints)
 
     async def idle(self) -> None:
         """No worker holds anything."""
@@ -86,11 +98,18 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def serving(router: Router) -> AsyncIterator[str]:
-    """The router's app on a free port."""
+    """A running router's API on a free port."""
+    async with router.running(), listening(build_app(router)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def listening(app: ASGIApp) -> AsyncIterator[str]:
+    """An app on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # a client that does not read is felt soon
         config = uvicorn.Config(
-            build_app(router), http="httptools", ws="none", lifespan="on", log_config=None, timeout_graceful_shutdown=1
+            app, http="httptools", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -143,7 +162,8 @@ async def deploy(model_path: Path) -> AsyncIterator[Deploy]:
             stack.push_async_callback(client.close)
             deployment = Deployment(router, url, workers["prefill"], workers["decode"], http, client)
             if ready:
-                await until(lambda: router.ready and all(link.up for link in router.fleet.links.values()), "ready")
+                await until(lambda: router.ready, "ready")
+                await deployment.wait_up()
                 await deployment.idle()
                 for worker in deployment.workers:
                     worker.starts.clear()

@@ -10,14 +10,16 @@ from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from v4_core.blocks import BLOCK_TOKENS, block_names, hit_limit
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as rpc
+from v4_router.endpoints import Endpoint
 
 VOCAB = 400
 FIRST_ORDINARY = 7  # ids below are special tokens
@@ -81,6 +83,8 @@ class FakeWorker(rpc.WorkerServicer):
         self.tails = 1000
         self.refusals: list[pb.Reason] = []  # reasons for the next legs
         self.refuse_always: pb.Reason | None = None
+        self.may_refuse = asyncio.Event()  # a refusal waits for it
+        self.may_refuse.set()
         self.may_prefill = asyncio.Event()  # the first token waits for it
         self.may_adopt = asyncio.Event()
         self.describes = asyncio.Event()
@@ -91,12 +95,17 @@ class FakeWorker(rpc.WorkerServicer):
         self.may_adopt.set()
         self.fail_at: tuple[int, pb.Reason] | None = None  # output tokens, reason
         self.migrate_at: int | None = None  # output tokens
+        self.hands_back = asyncio.Event()  # every choice that runs, as at the end of a drain
+        self.hangs = False  # says nothing of new legs
         self.duplicates = False  # every message twice
         self.first_tokens_late = 0.0  # seconds by which prefill's tokens come behind their cache
         self.gap_at: int | None = None  # output tokens, of which one is not sent
         self.tokens_sent = 0
         self.cached_tokens = 0
         self.draining = False
+        self.token = ""  # that callers must show
+        self.remembers = False  # finds prefixes of earlier prompts, of the same tenant only
+        self._known: set[bytes] = set()
         self.fingerprint = "one"
         self.max_model_len = max_model_len
         self.starts: list[pb.Start] = []
@@ -104,11 +113,11 @@ class FakeWorker(rpc.WorkerServicer):
         self.running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._server: Any = None
         self._instances = count(1)
-        self._instance = ""
+        self.instance = ""
 
     async def start(self, port: int = 0) -> "FakeWorker":
         """Listen; on the same port again after `kill`."""
-        self._instance = f"{self.role}-{next(self._instances)}"
+        self.instance = f"{self.role}-{next(self._instances)}"
         self._server = grpc.aio.server(
             options=[("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0)]
         )
@@ -131,6 +140,10 @@ class FakeWorker(rpc.WorkerServicer):
         """A new process at the same address."""
         await self.start(int(self.address.rpartition(":")[2]))
 
+    def endpoint(self, **changes: Any) -> Endpoint:
+        """As discovery would tell of it."""
+        return Endpoint(self.address, self.role, **changes)  # type: ignore[arg-type]
+
     @property
     def idle(self) -> bool:
         """Nothing runs and nothing is leased."""
@@ -138,10 +151,11 @@ class FakeWorker(rpc.WorkerServicer):
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.WorkerInfo:
         """Who this is."""
+        await self._admit(context)
         await self.describes.wait()
         return pb.WorkerInfo(
             role=self.role,
-            instance=self._instance,
+            instance=self.instance,
             fingerprint=self.fingerprint,
             max_model_len=self.max_model_len,
             vocab_size=VOCAB,
@@ -151,6 +165,7 @@ class FakeWorker(rpc.WorkerServicer):
 
     async def Serve(self, requests: AsyncIterator[pb.ToWorker], context: Any) -> AsyncIterator[pb.FromWorker]:
         """One router."""
+        await self._admit(context)
         out: asyncio.Queue[pb.Event] = asyncio.Queue()
         mine: set[tuple[str, int]] = set()
         await self.serves.wait()
@@ -165,6 +180,19 @@ class FakeWorker(rpc.WorkerServicer):
             reading.cancel()
             for key in mine & self.running.keys():
                 self.running[key].cancel()
+
+    async def _admit(self, context: Any) -> None:
+        shown = dict(context.invocation_metadata()).get("authorization")
+        if self.token and shown != f"Bearer {self.token}":
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the component token is wrong")
+
+    def _cached(self, start: pb.Start) -> int:
+        if not self.remembers:
+            return self.cached_tokens
+        names = block_names(start.prompt_ids, salt=start.tenant)
+        found = sum(1 for _ in takewhile(self._known.__contains__, names))
+        self._known.update(names)
+        return min(BLOCK_TOKENS * found, hit_limit(len(start.prompt_ids) // 4))
 
     def _load(self) -> pb.Load:
         leases = sum(address == self.address for address, _ in self.caches.held)
@@ -204,7 +232,11 @@ class FakeWorker(rpc.WorkerServicer):
             out.put_nowait(pb.Event(request=start.request, attempt=start.attempt, **event))
 
         reason = self.refusals.pop(0) if self.refusals else self.refuse_always
+        reason = pb.DRAINING if self.draining else reason
+        if self.hangs:
+            await asyncio.Event().wait()
         if reason is not None:
+            await self.may_refuse.wait()
             send(failed=pb.Failed(reason=reason, message=f"refused: {pb.Reason.Name(reason)}"))
         elif start.leg == pb.PREFILL:
             await self._prefill(start, send)
@@ -215,7 +247,7 @@ class FakeWorker(rpc.WorkerServicer):
         lease = next(self.caches.numbers)
         cache = self.caches.hold(self.address, lease)
         try:
-            send(started=pb.Started(cached_tokens=self.cached_tokens, lease=lease))
+            send(started=pb.Started(cached_tokens=self._cached(start), lease=lease))
             await self.may_prefill.wait()
             if self.first_tokens_late:
                 cache.set_result(None)
@@ -247,7 +279,7 @@ class FakeWorker(rpc.WorkerServicer):
             self.caches.drop(*source)
             send(adopted=pb.Adopted(bytes=1000, seconds=0.5, wait_seconds=0.25, blocks_pulled=3, blocks_local=1))
         else:
-            send(started=pb.Started(cached_tokens=self.cached_tokens))
+            send(started=pb.Started(cached_tokens=self._cached(start)))
         await self._steps(start, send, skip=skip)
 
     async def _steps(
@@ -259,6 +291,10 @@ class FakeWorker(rpc.WorkerServicer):
         live = set(outputs)
         step = 0
         while live and (at_most is None or step < at_most):
+            if self.hands_back.is_set() and start.leg != pb.PREFILL:
+                for choice in sorted(live):
+                    send(tokens=pb.Tokens(choice=choice, start=len(outputs[choice]), finish=pb.MIGRATE))
+                return True
             for choice in sorted(live):
                 output = outputs[choice]
                 if self.fail_at is not None and len(output) >= self.fail_at[0]:

@@ -15,6 +15,7 @@ from tests.router.fake_worker import EOS, VOCAB, expected
 from tests.router.tokenizers import build_tokenizer
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.detokenizer import byte_of_char
+from v4_router.policy import Policy
 
 PROMPT = [10, 20, 30]
 USER = [{"role": "user", "content": "hello"}]
@@ -374,7 +375,7 @@ async def test_a_client_that_never_reads_ends_with_its_deadline(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("v4_router.api._LAST_WORD_SECONDS", 0.1)
-    d = await deploy(0, 1, request_timeout_seconds=1.5)
+    d = await deploy(0, 1, policy=Policy(request_timeout_seconds=1.5))
     body = json.dumps({"prompt": PROMPT, "stream": True, "logprobs": 20, "n": 8}).encode()
     with connect(d, f"content-length: {len(body)}", body):
         deadline = time.monotonic() + 8

@@ -22,13 +22,36 @@ GOOD = RouterConfig(Path("model"), "name", ("a:1",), ("b:2",))
         ({"prefill": ("a:99999",)}, "host:port"),
         ({"prefill": ("b:2",)}, "twice"),
         ({"port": -1}, "port"),
-        ({"request_timeout_seconds": 0.0}, "timeouts"),
+        ({"monitoring_port": 70000}, "monitoring_port"),
+        ({"port": 8000, "monitoring_port": 8000}, "monitoring_port is 8000, as is port"),
+        ({"connect_timeout_seconds": 0.0}, "connect_timeout_seconds"),
+        ({"drain_seconds": -1.0}, "drain_seconds"),
+        ({"deployment": "d", "namespace": "n"}, "leave one of the two out"),
+        ({"deployment": "d", "decode": (), "prefill": ()}, "belong together"),
+        ({"namespace": "n", "decode": (), "prefill": ()}, "belong together"),
+        ({"host": "0.0.0.0"}, "without api_keys anybody"),
+        ({"host": "::"}, "without api_keys anybody"),
+        ({"host": "router.example"}, "without api_keys anybody"),
         ({"segment_cache_bytes": -1}, "segment_cache_bytes"),
     ],
 )
 def test_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(GOOD, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deployment": "d", "namespace": "n", "prefill": (), "decode": ()},
+        {"host": "0.0.0.0", "insecure": True},
+        {"host": "0.0.0.0", "api_keys": Path("keys.yaml")},
+        {"host": "::1"},
+        {"host": "localhost"},
+    ],
+)
+def test_allowed(change: dict[str, Any]) -> None:
+    replace(GOOD, **change)
 
 
 def test_a_router_without_prefill_workers_is_allowed() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.router.conftest import MODEL, Deploy, Deployment, until
 from tests.router.fake_worker import FakeWorker, expected
 from v4_core.v1 import worker_pb2 as pb
+from v4_router.policy import Policy
 
 PROMPT = [10, 20, 30]
 
@@ -137,6 +138,88 @@ async def test_a_choice_given_back_is_continued_elsewhere(deploy: Deploy) -> Non
     await completed(response, 9, 2)
     assert await d.metric("v4serve_migrations_total") >= 2
     await d.idle()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_drain_hands_every_choice_over(deploy: Deploy, n: int) -> None:
+    """As a worker does at the end of its drain: it takes nothing new, and gives back all that runs."""
+    d = await deploy(2, 2)
+    slow(d)
+    response = ask(d, 60, n=n)
+    await until(lambda: any(w.running and w.starts for w in d.decode), "decode runs")
+    victim = used(d.decode)
+    victim.tokens_sent = 0
+    await until(lambda: victim.tokens_sent >= 10, "decode sent tokens")
+    victim.draining = True
+    victim.hands_back.set()
+    await completed(response, 60, n)
+    assert await d.metric("v4serve_migrations_total") == n
+    moved = [s for w in d.decode if w is not victim for s in w.starts]
+    assert sorted(s.first_choice for s in moved) == list(range(n))
+    assert not [c for c in victim.cancels if not c.request.startswith("probe")], "nothing is left there to cancel"
+    await d.idle()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_what_nobody_takes_over_waits_for_who_comes(deploy: Deploy, n: int) -> None:
+    d = await deploy(1, 1)
+    slow(d)
+    response = ask(d, 60, n=n)
+    victim = d.decode[0]
+    await until(lambda: victim.tokens_sent >= 10, "decode sent tokens")
+    victim.draining = True
+    victim.hands_back.set()
+    await until(lambda: victim.idle, "it gave back what ran")
+    await victim.kill()
+    victim.draining = False
+    victim.hands_back.clear()
+    await victim.restart()
+    await completed(response, 60, n)
+    await d.idle()
+
+
+async def test_what_nobody_takes_over_ends_with_one_error(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.flow._PATIENCE_SECONDS", 0.3)
+    d = await deploy(1, 1)
+    slow(d)
+    victim = d.decode[0]
+    lines: list[str] = []
+
+    async def stream() -> None:
+        body = {"prompt": PROMPT, "max_tokens": 1000, "n": 2, "stream": True}
+        async with d.http.stream("POST", "/v1/completions", json=body) as response:
+            async for line in response.aiter_lines():
+                lines.append(line)
+
+    streaming = asyncio.create_task(stream())
+    await until(lambda: len(lines) > 20, "it streams")
+    victim.draining = True
+    victim.hands_back.set()
+    await asyncio.wait_for(streaming, 10)
+    events = [json.loads(line[6:]) for line in lines if line]
+    assert [("error" in event) for event in events] == [False] * (len(events) - 1) + [True]
+    assert events[-1]["error"]["type"] == "service_unavailable_error"
+    await d.idle()
+
+
+async def test_another_fingerprint_does_not_continue_a_stream(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens would not be a continuation: the next worker of the same one does."""
+    d = await deploy(1, 2)
+    slow(d)
+    response = ask(d, 60)
+    await until(lambda: any(w.tokens_sent >= 10 for w in d.decode), "decode runs")
+    victim = next(w for w in d.decode if any(not r.startswith("probe") for r, _ in w.running))
+    other = next(w for w in d.decode if w is not victim)
+    await other.kill()
+    other.fingerprint = "two"
+    await other.restart()
+    await d.wait_up()
+    await victim.kill()
+    await until(lambda: bool(d.router.fleet.links[victim.address].error), "the loss is seen")
+    assert not [s for s in other.starts if not s.request.startswith("probe")]
+    await victim.restart()
+    await completed(response, 60)
+    assert not [s for s in other.starts if not s.request.startswith("probe")]
 
 
 async def test_duplicated_events_change_nothing(deploy: Deploy) -> None:
@@ -355,7 +438,7 @@ async def test_pairs_have_one_fingerprint(deploy: Deploy) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_deadline(deploy: Deploy, stream: bool) -> None:
-    d = await deploy(1, 1, request_timeout_seconds=0.3)
+    d = await deploy(1, 1, policy=Policy(request_timeout_seconds=0.3))
     d.prefill[0].may_prefill.clear()
     response = await d.complete(PROMPT, stream=stream)
     assert (response.status_code, response.json()["error"]["type"]) == (504, "timeout_error")

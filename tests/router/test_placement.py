@@ -5,12 +5,12 @@ import pytest
 from v4_router.placement import Placement, WorkerView, place
 
 
-def p(address: str, queued: int = 0, cached: int = 0, fingerprint: str = "f") -> WorkerView:
-    return WorkerView(address, fingerprint, queued, 0, cached)
+def p(address: str, queued: int = 0, cached: int = 0, fingerprint: str = "f", revision: str = "") -> WorkerView:
+    return WorkerView(address, (revision, fingerprint), queued, 0, cached)
 
 
-def d(address: str, sequences: int = 0, fingerprint: str = "f") -> WorkerView:
-    return WorkerView(address, fingerprint, 0, sequences)
+def d(address: str, sequences: int = 0, fingerprint: str = "f", revision: str = "") -> WorkerView:
+    return WorkerView(address, (revision, fingerprint), 0, sequences)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,15 @@ def d(address: str, sequences: int = 0, fingerprint: str = "f") -> WorkerView:
             ("P", "D", "least-queued"),
             id="a pair has one fingerprint",
         ),
+        pytest.param(
+            [p("P", 5, revision="a"), p("Q", 0, revision="b")],
+            [d("D", 5, revision="b"), d("E", 0, revision="a")],
+            ("Q", "D", "least-queued"),
+            id="a pair has one revision",
+        ),
+        pytest.param(
+            [p("P", revision="a")], [d("D", revision="b")], (None, "D", "no-prefill-left"), id="no pair of one revision"
+        ),
     ],
 )
 def test_table(prefill: list[WorkerView], decode: list[WorkerView], expected: tuple[str | None, str, str]) -> None:
@@ -40,6 +49,18 @@ def test_nobody() -> None:
     assert place(10, [p("P")], [], turn=0) is None
     assert place(10, [p("P")], [d("D")], turn=0, avoid={"D"}) is None
     assert place(10, [p("P")], [d("D")], turn=0, fingerprint="other") is None
+
+
+def test_decode_may_not_compute_prompts() -> None:
+    assert place(10, [], [d("D")], turn=0, alone=False) is None
+    assert place(10, [p("P", revision="a")], [d("D", revision="b")], turn=0, alone=False) is None
+    assert place(10, [p("P")], [d("D")], turn=0, alone=False) == Placement("P", "D", "least-queued")
+
+
+def test_what_was_sent_goes_on_with_its_fingerprint_in_any_revision() -> None:
+    prefill = [p("P", fingerprint="f", revision="b"), p("Q", 0, fingerprint="g", revision="c")]
+    decode = [d("D", 9, "f", "b"), d("E", 0, "g", "c")]
+    assert place(10, prefill, decode, turn=1, fingerprint="f") == Placement("P", "D", "least-queued")
 
 
 def test_avoided_workers_are_left_out() -> None:

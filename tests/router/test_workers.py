@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,12 +11,14 @@ import pytest
 
 from tests.router.conftest import Deploy, until
 from tests.router.fake_worker import Caches, FakeWorker
+from v4_core.token import TokenFile
 from v4_core.v1 import worker_pb2 as pb
+from v4_router.endpoints import Endpoint
 from v4_router.workers import WorkerLink
 
 
 def test_what_was_sent_since_the_last_report_counts() -> None:
-    link = WorkerLink("a:1", "prefill", 1.0)
+    link = WorkerLink(Endpoint("a:1", "prefill"), 1.0)
     link.load = pb.Load(queued_tokens=100, running=2, waiting=1)
     link.start(pb.Start(request="r", n=3), 50, lambda event: None)
     assert (link.view().queued_tokens, link.view().sequences) == (150, 6)
@@ -46,6 +49,31 @@ async def test_a_silent_worker_that_does_not_answer_is_lost(deploy: Deploy) -> N
     await d.wait_up()
 
 
+async def test_a_worker_that_never_begins_its_stream_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.workers._SILENCE_SECONDS", 0.05)
+    worker = FakeWorker("decode", Caches())
+    worker.serves.clear()
+    async with linked(worker, connect_timeout_seconds=0.2) as link:
+        await until(lambda: "sent nothing on its stream for 0.2 s" in link.error, "given up")
+        assert not link.up
+        worker.serves.set()
+        await until(lambda: link.up, "the next stream begins")
+        assert link.error == ""
+
+
+async def test_the_component_token(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret-1\n")
+    worker = FakeWorker("decode", Caches())
+    worker.token = "secret-2"
+    async with linked(worker, token=TokenFile(file)) as link:
+        await until(lambda: "UNAUTHENTICATED" in link.error, "refused")
+        assert "secret" not in link.error
+        file.write_text("secret-2-of-another-length\n")
+        worker.token = "secret-2-of-another-length"
+        await until(lambda: link.up, "the file was read again")
+
+
 class WithoutServe(FakeWorker):
     """Describes itself, and does no more."""
 
@@ -62,10 +90,12 @@ class WithoutServe(FakeWorker):
 
 
 @asynccontextmanager
-async def linked(worker: FakeWorker) -> AsyncIterator[WorkerLink]:
+async def linked(
+    worker: FakeWorker, *, connect_timeout_seconds: float = 5.0, token: TokenFile | None = None
+) -> AsyncIterator[WorkerLink]:
     """The link to a started worker, running."""
     await worker.start()
-    link = WorkerLink(worker.address, worker.role, 5.0)  # type: ignore[arg-type]
+    link = WorkerLink(worker.endpoint(), connect_timeout_seconds, token)
     running = asyncio.create_task(link.run())
     try:
         yield link
@@ -80,9 +110,9 @@ async def test_a_worker_is_up_once_its_stream_says_something() -> None:
     worker.serves.clear()
     async with linked(worker) as link:
         await until(lambda: bool(link.info.instance), "it described itself")
-        assert (link.up, link.usable) == (False, False)
+        assert (link.up, link.open) == (False, False)
         worker.serves.set()
-        await until(lambda: link.usable, "its stream began")
+        await until(lambda: link.open, "its stream began")
 
 
 async def test_a_worker_without_a_stream_is_asked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,29 @@
+"""What a router does where a client's wish and the workers' good differ. May change while it runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from v4_core.errors import ConfigError
+from v4_core.settings import load
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Limits and choices. Raises ConfigError on values that cannot be used."""
+
+    request_timeout_seconds: float = 3600.0  # from arrival to the last token
+    max_requests: int = 0  # at once; more get 429. 0 = as many as the workers take
+    without_prefill: Literal["serve", "refuse"] = "serve"  # no prefill worker left: decode computes prompts, or 503
+    on_transfer_failure: Literal["recompute", "fail"] = "recompute"  # of a cache's way from prefill to decode
+
+    def __post_init__(self) -> None:
+        if self.request_timeout_seconds <= 0:
+            raise ConfigError("request_timeout_seconds must be greater than 0")
+        if self.max_requests < 0:
+            raise ConfigError("max_requests must not be negative; 0 = no limit")
+
+
+def read_policy(file: Path) -> Policy:
+    """The policy in a YAML file; what it does not name keeps its default. Raises ConfigError."""
+    return load(Policy, file, {})

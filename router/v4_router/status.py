@@ -1,0 +1,65 @@
+"""What a router knows of its workers, as `/fleet` tells it to the operator and to people. Pure."""
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from v4_core.v1 import worker_pb2 as pb
+from v4_router.metrics import Transferred
+from v4_router.router import Router
+from v4_router.workers import WorkerLink
+
+_LOAD = tuple(field.name for field in pb.Load.DESCRIPTOR.fields)
+
+
+def fleet_status(router: Router) -> dict[str, Any]:
+    """Router, workers, revisions."""
+    links = list(router.fleet.links.values())
+    revisions = sorted({link.endpoint.revision for link in links})
+    paired = {revision for revision, _ in router.fleet.pairs()}
+    return {
+        "router": {
+            "version": version("v4serve"),
+            "served_name": router.config.served_name,
+            "ready": router.ready,
+            "requests": router.requests,
+        },
+        "workers": [_worker(link) for link in links],
+        "revisions": [_revision(name, name in paired, links, router.metrics.transfers) for name in revisions],
+    }
+
+
+def _worker(link: WorkerLink) -> dict[str, Any]:
+    endpoint = link.endpoint
+    return {
+        "address": link.address,
+        "pod": endpoint.pod,
+        "role": link.role,
+        "revision": endpoint.revision,
+        "up": link.up,
+        "ready": endpoint.ready,
+        "leaving": endpoint.leaving,
+        "routable": link.usable,
+        "probed": link.probed,
+        "fingerprint": link.info.fingerprint,
+        "instance": link.info.instance,
+        "max_model_len": link.info.max_model_len,
+        "load": {name: getattr(link.load, name) for name in _LOAD},
+    }
+
+
+def _revision(
+    name: str, paired: bool, links: Iterable[WorkerLink], transfers: Mapping[str, Transferred]
+) -> dict[str, Any]:
+    """`paired`: a prefill worker takes requests, so a token went from there through a transfer and decode, and there is
+    decode for it now."""
+    expected = [e for e in links if e.endpoint.revision == name and e.endpoint.ready and not e.endpoint.leaving]
+    moved = transfers.get(name, Transferred())
+    return {
+        "revision": name,
+        "probed": paired,
+        "error": next((link.error for link in expected if not link.usable and link.error), ""),
+        "transport": "grpc",
+        "transferred_bytes": moved.bytes,
+        "transfer_seconds": moved.seconds,
+    }

@@ -1,0 +1,174 @@
+"""Watching pods of a server that cuts, forgets and goes away; and a router that lives by it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.router.conftest import MODEL, Deploy, until
+from tests.router.fake_api_server import FakeApiServer, api_server
+from tests.router.fake_worker import Caches, FakeWorker
+from v4_core.errors import ConfigError
+from v4_router.endpoints import Endpoint
+from v4_router.pods import PodWatch
+
+
+class Known:
+    """What was told last."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+
+    def tell(self, endpoints: Iterable[Endpoint]) -> None:
+        self.endpoints = {e.uid: e for e in endpoints}
+
+    @property
+    def uids(self) -> set[str]:
+        return set(self.endpoints)
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.pods._PAUSE_SECONDS", (0.01, 0.05))
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
+    """With one pod."""
+    made = FakeApiServer()
+    made.set("a", "127.0.0.1:1")
+    async with api_server(made, tmp_path, monkeypatch):
+        yield made
+    assert not made.bad
+
+
+@pytest.fixture
+async def known(server: FakeApiServer) -> AsyncIterator[Known]:
+    """Of a watch that has begun."""
+    result = Known()
+    watch = await PodWatch.connect("ns", "demo", result.tell)
+    running = asyncio.create_task(watch.run())
+    await until(lambda: bool(server.watches), "the watch began")
+    assert result.uids == {"a"}
+    yield result
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_changes_are_told(server: FakeApiServer, known: Known) -> None:
+    server.set("b", "127.0.0.1:2", role="prefill", revision="r2", ready=False)
+    await until(lambda: known.uids == {"a", "b"}, "added")
+    assert known.endpoints["b"] == Endpoint(
+        "127.0.0.1:2", "prefill", "r2", "demo-b", "b", False, False, "2026-01-01T00:00:00Z"
+    )
+    server.bookmark()
+    server.set("b", "127.0.0.1:2", role="prefill", revision="r2")
+    await until(lambda: known.endpoints["b"].ready, "ready")
+    server.set("b", "127.0.0.1:2", role="prefill", leaving=True)
+    await until(lambda: known.endpoints["b"].leaving, "leaving")
+    server.delete("b")
+    await until(lambda: known.uids == {"a"}, "deleted")
+    assert server.lists == 1
+
+
+@pytest.mark.parametrize("part", [b"", b'{"type": "ADDED", "obj', b'{"type": "ADDED", "object": 1}}\n', b"nonsense\n"])
+async def test_a_cut_watch_is_made_up_for(server: FakeApiServer, known: Known, part: bytes) -> None:
+    server.delete("a", told=False)
+    server.cut(part)
+    server.set("b", "127.0.0.1:2")
+    await until(lambda: known.uids == {"b"}, "listed again")
+    await until(lambda: bool(server.watches), "watched again")
+    server.set("c", "127.0.0.1:3")
+    await until(lambda: known.uids == {"b", "c"}, "told of")
+
+
+@pytest.mark.parametrize("how", ["in the stream", "as the answer"])
+async def test_a_version_that_is_gone(server: FakeApiServer, known: Known, how: str) -> None:
+    server.delete("a", told=False)
+    if how == "in the stream":
+        server.gone()
+    else:
+        server.oldest = server.version + 1
+        server.cut()
+        await until(lambda: server.lists >= 3, "asked again and again")
+        server.oldest = 0
+    await until(lambda: known.uids == set() and len(server.watches) == 1, "listed again")
+
+
+async def test_known_workers_stay_while_the_server_is_away(server: FakeApiServer, known: Known) -> None:
+    server.status = 503
+    server.pods.clear()
+    server.cut()
+    before = server.asked
+    await until(lambda: server.asked >= before + 3, "it is asked again")
+    assert known.uids == {"a"}
+    server.status = 200
+    server.set("b", "127.0.0.1:2")
+    await until(lambda: known.uids == {"b"}, "it is back")
+
+
+async def test_a_delete_that_was_lost_is_found_by_the_next_list(server: FakeApiServer, known: Known) -> None:
+    server.delete("a", told=False)
+    server.bookmark()
+    assert known.uids == {"a"}
+    server.cut()  # as the server does after timeoutSeconds
+    await until(lambda: known.uids == set(), "listed again")
+
+
+async def test_a_silent_watch_is_dead(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.pods._SILENCE_SECONDS", 0.1)
+    watch = await PodWatch.connect("ns", "demo", Known().tell)
+    running = asyncio.create_task(watch.run())
+    await until(lambda: server.lists >= 3, "listed again though nothing ended")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_no_server_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with api_server(FakeApiServer(), tmp_path, monkeypatch):
+        pass
+    watch = await PodWatch.connect("ns", "demo", Known().tell)
+    running = asyncio.create_task(watch.run())
+    await until(lambda: caplog.text.count("known workers stay") >= 2, "told of, tried again")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("file", [None, "nowhere", "broken", "garbled"])
+async def test_no_way_to_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    (tmp_path / "broken").write_text("{}")
+    (tmp_path / "garbled").write_text("{")
+    if file:
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / file))
+    with pytest.raises(ConfigError, match="no way to the Kubernetes API"):
+        await PodWatch.connect("ns", "demo", Known().tell)
+
+
+async def test_a_router_serves_with_the_workers_that_it_finds(server: FakeApiServer, deploy: Deploy) -> None:
+    caches = Caches()
+    workers = {role: await FakeWorker(role, caches).start() for role in ("prefill", "decode")}
+    try:
+        server.delete("a")
+        for role, worker in workers.items():
+            server.set(role, worker.address, role=role)
+        d = await deploy(0, 0, namespace="ns", deployment="demo")
+        assert (await d.complete([10], max_tokens=3, model=MODEL)).status_code == 200
+        assert d.router.fleet.pairs() == {("r1", "one")}
+        server.status = 500
+        server.cut()
+        await until(lambda: not server.watches, "the API server is away")
+        answer = await d.complete([10], max_tokens=3)
+        assert answer.headers["x-v4serve-route"].startswith(f"prefill={workers['prefill'].address};")
+        server.status = 200
+        server.set("prefill", workers["prefill"].address, role="prefill", leaving=True)
+        link = d.router.fleet.links[workers["prefill"].address]
+        await until(lambda: link.endpoint.leaving, "it is back, and tells")
+        assert (await d.complete([10], max_tokens=3)).headers["x-v4serve-route"].startswith("prefill=-;")
+    finally:
+        for worker in workers.values():
+            await worker.kill()

@@ -1,0 +1,100 @@
+"""Which worker proves which, and what of it the router believes."""
+
+import pytest
+
+from tests.router.conftest import Deploy, until
+from v4_core.v1 import worker_pb2 as pb
+
+
+async def test_decode_alone_first_then_prefill_through_it(deploy: Deploy) -> None:
+    d = await deploy(1, 1, ready=False)
+    d.decode[0].may_adopt.clear()
+    decode, prefill = (d.router.fleet.links[w.address] for w in (d.decode[0], d.prefill[0]))
+    await until(lambda: decode.usable, "decode is proven without prefill")
+    await until(lambda: len(d.decode[0].starts) == 2, "prefill's cache is offered")
+    assert not prefill.usable
+    assert not d.router.ready
+    d.decode[0].may_adopt.set()
+    await until(lambda: d.router.ready, "the cache was taken over")
+    assert [s.leg for s in d.decode[0].starts] == [pb.WHOLE, pb.DECODE]
+    assert prefill.usable
+    await d.idle()
+
+
+async def test_new_decode_is_proven_by_a_transfer(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    await d.decode[0].kill()
+    await d.decode[0].restart()
+    await d.wait_up()
+    assert [s.leg for s in d.decode[0].starts] == [pb.DECODE]
+    await d.idle()
+    assert not d.decode[0].cancels
+
+
+async def test_decode_that_cannot_pull_gets_no_requests_and_the_reason_is_told(deploy: Deploy) -> None:
+    d = await deploy(1, 2)
+    victim = d.decode[0]
+    await victim.kill()
+    victim.refuse_always = pb.TRANSFER
+    await victim.restart()
+    link = d.router.fleet.links[victim.address]
+    await until(lambda: "TRANSFER: refused" in link.error, "the probe failed")
+    victim.starts.clear()
+    for _ in range(4):
+        assert (await d.complete([10], max_tokens=3)).status_code == 200
+    assert all(s.request.startswith("probe") for s in victim.starts)
+    victim.refuse_always = None
+    await d.wait_up()
+    assert link.error == ""
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "does not begin"])
+async def test_prefills_trouble_is_not_decodes(deploy: Deploy, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.prober._START_SECONDS", 0.1)
+    d = await deploy(1, 1)
+    if trouble == "refuses":
+        d.prefill[0].refuse_always = pb.OVERLOADED
+    else:
+        d.prefill[0].hangs = True
+    await d.decode[0].kill()
+    await d.decode[0].restart()
+    await d.wait_up()
+    assert [s.leg for s in d.decode[0].starts] == [pb.WHOLE]
+    await d.idle()
+
+
+async def test_a_connection_that_breaks_is_no_new_worker(deploy: Deploy) -> None:
+    d = await deploy(1, 1, connect_timeout_seconds=0.2)
+    link = d.router.fleet.links[d.decode[0].address]
+    d.decode[0].describes.clear()
+    await until(lambda: not link.up, "the silence is noticed")
+    d.decode[0].describes.set()
+    await d.wait_up()
+    assert not d.decode[0].starts
+
+
+async def test_prefill_that_waits_for_decode_is_ready_once_there_is_some(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    w = d.decode[0]
+    d.discover(d.prefill[0].endpoint(revision="new"), w.endpoint())
+    await d.prefill[0].kill()
+    await d.prefill[0].restart()
+    link = d.router.fleet.links[d.prefill[0].address]
+    await until(lambda: link.open and not link.probed, "it came back")
+    assert (await d.complete([10], max_tokens=3)).headers["x-v4serve-route"].startswith("prefill=-;")
+    assert not link.probed
+    d.discover(d.prefill[0].endpoint(revision="new"), w.endpoint(revision="new"))
+    await d.wait_up()
+    assert d.router.fleet.pairs() == {("new", "one")}
+
+
+async def test_probes_that_time_out(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.prober._TIMEOUT_SECONDS", 0.1)
+    d = await deploy(0, 1, ready=False)
+    d.decode[0].hangs = True
+    link = d.router.fleet.links[d.decode[0].address]
+    await until(lambda: "no token within 0.1 s" in link.error, "it is given up")
+    d.decode[0].hangs = False
+    await until(lambda: d.router.ready, "the next probe comes through")
+    assert d.decode[0].cancels
+    await d.idle()
