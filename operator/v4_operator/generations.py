@@ -36,6 +36,7 @@ def _generation(live: Live, fleet: FleetView, revision: str) -> Generation:
         probed=fleet.served_by_all(revision),
         settled=bool(found) and all(_settled(deployment) for deployment in found),
         made=min((str(d["metadata"].get("creationTimestamp", "")) for d in found), default=""),
+        paired=any(label(d, ROLE_LABEL) == "pair" for d in found),
     )
 
 

@@ -13,6 +13,9 @@ rest; both then have a worker of each role at every step before the last, and ab
 done when its workers are ready and probed. New workers come only where old ones are gone for good, since a worker that
 drains still holds its devices. With n <= 1 the only prefill or decode worker cannot be in both revisions: the old
 one goes first, and nothing serves in between.
+
+Whoever goes, its decode workers go last, once its prefill pods are gone: a prompt that an old prefill worker has begun
+may have sent its first token, and then only a decode worker of the same model can go on with it.
 """
 
 from collections.abc import Sequence
@@ -66,6 +69,7 @@ class Generation:
     probed: bool = False  # every router had a token through prefill, transfer and decode of it
     settled: bool = False  # it was once complete
     made: str = ""  # when; sorts by time
+    paired: bool = False  # each pod holds a worker of both roles, which go together
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,22 @@ class Wish:
 
 def targets(wish: Wish, current: Generation, olds: Sequence[Generation]) -> dict[str, Size]:
     """Size of every revision that should exist; others should not."""
+    sizes = _serving(wish, current, olds)
+    for old in olds:
+        if _still_owes(old, sizes.get(old.revision, NONE)):
+            taken = sum(size.decode for revision, size in sizes.items() if revision != old.revision)
+            room = max(wish.size.decode - taken, 0) if wish.replace else old.asked.decode
+            sizes[old.revision] = Size(0, min(old.asked.decode, room))
+    return {revision: size for revision, size in sizes.items() if size != NONE or revision == current.revision}
+
+
+def _still_owes(old: Generation, size: Size) -> bool:
+    """Whether prefill pods of a revision that should be without decode workers may need one of them."""
+    return size.decode == 0 and old.asked.decode > 0 and old.pods.prefill > 0 and not old.paired
+
+
+def _serving(wish: Wish, current: Generation, olds: Sequence[Generation]) -> dict[str, Size]:
+    """Size of every revision that has a part in serving."""
     old = best(olds)
     if old is None:
         return {current.revision: _within(wish, current, olds)} if wish.startable else {}
@@ -124,8 +144,7 @@ def _replace(wish: Wish, current: Generation, old: Generation, olds: Sequence[Ge
         wanted = current.asked.highest(_at_step(wish.size, step))
     room = wish.size.less(_held(olds).highest(staying))
     growing = wanted.lowest(room).highest(current.asked)
-    sizes = {current.revision: growing.lowest(wish.size.less(staying)), old.revision: staying}
-    return {revision: size for revision, size in sizes.items() if size != NONE or revision == current.revision}
+    return {current.revision: growing.lowest(wish.size.less(staying)), old.revision: staying}
 
 
 def _within(wish: Wish, current: Generation, olds: Sequence[Generation]) -> Size:

@@ -1,5 +1,6 @@
 """Sizes of revisions during a change: single decisions by table, and whole changes by simulation."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,8 +33,15 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
         Wish(Size(1, 1)), Generation("new", Size(1, 1), Size(1, 1), Size(1, 1)), [serving("old", 1, 1)],
         {"new": Size(1, 1), "old": Size(1, 1)},
     ),
-    "surge: ready and probed ends the old": (
-        Wish(Size(1, 1)), serving("new", 1, 1), [serving("old", 1, 1)], {"new": Size(1, 1)},
+    "surge: ready and probed ends the old, its decode workers last": (
+        Wish(Size(1, 2)), serving("new", 1, 2), [serving("old", 1, 2)], {"new": Size(1, 2), "old": Size(0, 2)},
+    ),
+    "surge: decode workers go once the prefill pods are gone": (
+        Wish(Size(1, 2)), serving("new", 1, 2), [Generation("old", Size(0, 2), Size(0, 2), Size(0, 2))],
+        {"new": Size(1, 2)},
+    ),
+    "pairs go at once, since both workers are of one pod": (
+        Wish(Size(2, 2)), serving("new", 2, 2), [replace(serving("old", 2, 2), paired=True)], {"new": Size(2, 2)},
     ),
     "surge: a smaller size counts for the old as well": (
         Wish(Size(1, 1)), starting("new", 2, 3), [serving("old", 2, 3)], {"new": Size(1, 1), "old": Size(1, 1)},
@@ -46,17 +54,21 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
         {"new": Size(2, 4), "old": Size(2, 4)},
     ),
     "a third revision removes the middle one": (
-        Wish(Size(1, 1)), NEW, [serving("old", 1, 1), starting("middle", 1, 1)], {"new": Size(1, 1), "old": Size(1, 1)},
+        Wish(Size(1, 1)), NEW, [serving("old", 1, 1), starting("middle", 1, 1)],
+        {"new": Size(1, 1), "old": Size(1, 1), "middle": Size(0, 1)},
     ),
-    "what never served is not kept": (Wish(Size(1, 1)), NEW, [starting("old", 1, 1)], {"new": Size(1, 1)}),
+    "what never served is not kept": (
+        Wish(Size(1, 1)), NEW, [Generation("old", Size(1, 1))], {"new": Size(1, 1)},
+    ),
     "what served once is kept though it is not ready now": (
         Wish(Size(1, 1)), NEW, [Generation("old", Size(1, 1), settled=True)], {"new": Size(1, 1), "old": Size(1, 1)},
     ),
     "a revert: what is complete takes over at once": (
-        Wish(Size(2, 2)), serving("old", 2, 2), [starting("new", 2, 2)], {"old": Size(2, 2)},
+        Wish(Size(2, 2)), serving("old", 2, 2), [starting("new", 2, 2)], {"old": Size(2, 2), "new": Size(0, 2)},
     ),
     "without a model only the old one lives": (
-        Wish(Size(1, 2), startable=False), NEW, [serving("old", 1, 1), starting("middle", 1, 1)], {"old": Size(1, 2)},
+        Wish(Size(1, 2), startable=False), NEW, [serving("old", 1, 1), starting("middle", 1, 1)],
+        {"old": Size(1, 2), "middle": Size(0, 1)},
     ),
     "replace: the first step makes room": (
         Wish(Size(2, 4), replace=True), NEW, [serving("old", 2, 4)], {"new": Size(0, 0), "old": Size(1, 2)},
@@ -70,7 +82,8 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
         {"new": Size(1, 2), "old": Size(1, 2)},
     ),
     "replace: the last step ends the old": (
-        Wish(Size(2, 4), replace=True), serving("new", 1, 2), [serving("old", 1, 2)], {"new": Size(1, 2)},
+        Wish(Size(2, 4), replace=True), serving("new", 1, 2), [serving("old", 1, 2)],
+        {"new": Size(1, 2), "old": Size(0, 2)},
     ),
     "replace: nothing grows while the last old workers end": (
         Wish(Size(2, 4), replace=True), serving("new", 1, 2), [Generation("old", pods=Size(1, 1))],
@@ -80,7 +93,8 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
         Wish(Size(4, 4), replace=True), NEW, [serving("old", 1, 1)], {"new": Size(3, 3), "old": Size(1, 1)},
     ),
     "replace: one worker of a role means that the old one goes first": (
-        Wish(Size(1, 3), replace=True), NEW, [serving("old", 1, 3)], {"new": Size(0, 0)},
+        Wish(Size(1, 3), replace=True), NEW, [serving("old", 1, 3)],
+        {"new": Size(0, 0), "old": Size(0, 3)},
     ),
     "replace: then the new one comes": (Wish(Size(1, 3), replace=True), NEW, [], {"new": Size(1, 3)}),
     "replace: a smaller size does not end what serves": (
@@ -126,7 +140,7 @@ def test_replace_goes_to_its_end_and_keeps_pairs_on_both_sides(prefill: int, dec
         sizes = targets(wish, new, [old] if old.asked != Size(0, 0) else [])
         asked_old, asked_new = sizes.get("old", Size(0, 0)), sizes["new"]
         assert wish.size.covers(asked_old.plus(asked_new))
-        assert asked_old.pairs or asked_old == Size(0, 0)
+        assert asked_old.pairs or not asked_old.prefill
         assert asked_new.pairs or asked_new == Size(0, 0)
         assert asked_old.pairs + new.ready.pairs >= min(prefill, decode) - 1 - max(prefill, decode) // min(
             prefill, decode
@@ -213,7 +227,8 @@ def check_step(world: World, replace: bool) -> None:
                 assert asked[name] + len(others) <= size
         if min(desired.values()) >= 2:
             olds = {n.rpartition("-")[2] for n in asked} - {current}
-            assert all(asked[f"demo-{role}-{old}"] for old in olds for role in desired if before)
+            # No prefill worker is left without a decode worker of its revision; the other way round ends a revision.
+            assert all(asked[f"demo-decode-{old}"] for old in olds if before)
     else:
         assert serving_pairs(world, asked) >= min(before, *desired.values())
     world.reconcile()
