@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from v4_cli.topology import LocalConfig
+from v4_operator.config import OperatorConfig
 from v4_router.config import RouterConfig
 from v4_worker.config import WorkerConfig
 
@@ -72,6 +73,6 @@ def test_make_lists_every_target() -> None:
 
 def test_every_setting_is_documented() -> None:
     text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    for config in (WorkerConfig, RouterConfig, LocalConfig):
+    for config in (WorkerConfig, RouterConfig, LocalConfig, OperatorConfig):
         missing = [field.name for field in fields(config) if f"| `{field.name}` |" not in text]
         assert not missing, f"{config.__name__}: docs/settings.md lacks {missing}"

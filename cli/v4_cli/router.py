@@ -47,6 +47,9 @@ def router(
     """
     given = locals() | {"model_path": model, "prefill": prefill or None, "decode": decode or None}
     settings = load(RouterConfig, config, {field.name: given.get(field.name) for field in fields(RouterConfig)})
-    with needs("router"):
+    with needs("router,operator" if settings.deployment else "router"):
         from v4_router.server import run  # noqa: PLC0415
+
+        if settings.deployment:
+            import v4_router.pods  # noqa: F401, PLC0415  what it needs is told here, not once pods are watched
     run(settings)

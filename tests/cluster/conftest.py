@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import image as project_image
+from tests.cluster.installed import Installed
 from tests.cluster.machine import build
 from tests.cluster.machine.cluster import Cluster
 from tests.cluster.machine.errors import ClusterError, PartMissing
@@ -93,6 +94,24 @@ def crd_server(request: pytest.FixtureRequest, cluster: Cluster) -> Path:
     if "crd_server" in stash[_MISSING]:
         skip_or_fail(stash[_MISSING]["crd_server"])
     return cluster.start_crd_server(stash[_CRD_SERVER])
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster, image: str) -> Iterator[Installed]:
+    """The chart's release with the demo that it serves. Tests that ask for it come last; see below."""
+    if cluster.get("crd", "--field-selector", "metadata.name=v4deployments.v4serve.dev")["items"]:
+        pytest.skip("the cluster has a release of the chart already")
+    release = Installed(cluster)
+    try:
+        release.install()
+        yield release
+    finally:
+        release.remove()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those of the chart need a cluster without the definition, and so come before a release stays."""
+    items.sort(key=lambda item: "installed" in getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)
