@@ -1,0 +1,34 @@
+"""docs/complaints.md names tests that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+TEXT = (TESTS.parent / "docs" / "complaints.md").read_text(encoding="utf-8")
+ROWS = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if "::" in line]
+_NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
+
+
+def functions(file: str) -> set[str]:
+    """Of a test module."""
+    body = ast.parse((TESTS / file).read_text(encoding="utf-8")).body
+    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].split(",")[0])
+def test_each_is_held_by_tests_that_exist(row: list[str]) -> None:
+    reported, symptom, holds = row
+    assert reported
+    assert symptom
+    assert _NAMED.sub("", holds).strip(", ") == "", "nothing but tests, each `file.py::test_name`"
+    for file, name in _NAMED.findall(holds):
+        assert name in functions(file), f"{file}::{name}"
+
+
+def test_none_is_there_twice() -> None:
+    reported = [one for row in ROWS for one in row[0].split(", ")]
+    assert len(reported) == len(set(reported))
+    assert len(reported) > 50
