@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import httpx2
 from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -44,6 +45,7 @@ _REPORT_SECONDS = 10.0
 _PIECE = 8 << 20
 _TRIES = 6  # in a row without a byte more
 _PAUSE_SECONDS = 2.0  # before the second try; doubled for each further one
+_CHECK_ENDPOINT = "set HF_ENDPOINT to the address of one, or leave it out"
 _PASSES = 2  # over files whose content was wrong
 
 T = TypeVar("T")
@@ -78,6 +80,7 @@ def fetch(repository: str, revision: str, into: Path, *, pause_seconds: float = 
     What a run before brought is kept. Reads HF_ENDPOINT and HF_TOKEN, as every tool of Hugging Face does.
     """
     disable_progress_bars()
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # below, it writes addresses, some of which are signed
     commit = _again(lambda: _resolve(repository, revision), lambda: 0, pause_seconds)
     if is_complete(into, repository, commit):
         log.info("%s at %s is complete already", repository, commit.id[:12])
@@ -152,6 +155,8 @@ def _resolve(repository: str, revision: str) -> Commit:
         ) from None
     except HFValidationError:
         raise ConfigError(f"{repository!r} is no repository: write OWNER/NAME") from None
+    except ValueError:  # in place of JSON, such as a proxy's page
+        raise FetchError(f"{ENDPOINT} does not answer as a hub does: {_CHECK_ENDPOINT}") from None
     files = tuple(
         RemoteFile(s.rfilename, s.size or 0, "sha256", s.lfs.sha256)
         if s.lfs
@@ -210,6 +215,8 @@ def _raise_if_final(error: Exception) -> None:
         status = error.response.status_code
         if 400 <= status < 500 and status not in (408, 429):
             raise FetchError(f"the hub refuses: {told}") from error
+    elif isinstance(error, httpx2.UnsupportedProtocol):
+        raise ConfigError(f"{ENDPOINT!r} is no http:// or https:// address: {_CHECK_ENDPOINT}") from error
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
         raise ConfigError(f"cannot write: {told}; give a writable volume with more room") from error
 

@@ -7,6 +7,7 @@ and reads no environment.
 """
 
 import dataclasses
+import math
 import re
 import types
 import typing
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 
+from v4_core.documents import parse_yaml
 from v4_core.errors import ConfigError, unknown_key_message
 
 T = TypeVar("T")
@@ -56,7 +58,7 @@ def load(cls: type[T], file: Path | None, overrides: Mapping[str, object]) -> T:
 
 def _read(file: Path) -> Mapping[str, object]:
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = parse_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}") from None
     except yaml.YAMLError as error:
@@ -139,14 +141,21 @@ def _nested(hint: Any, value: object, key: str) -> object:
 def _scalar(hint: Any, value: object, key: str) -> object:
     if hint is Path and isinstance(value, str | Path):
         return Path(value).expanduser()
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint in (bool, int, float, str) and type(value) is hint:
+    if hint is float and type(value) in (int, float):
+        return _finite(value, key)
+    if hint in (bool, int, str) and type(value) is hint:
         return value
     names = {Path: "a path", bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if hint not in names:
         raise TypeError(f"settings cannot hold a {hint!r} ({key})")
     raise _wrong(key, names[hint], value)
+
+
+def _finite(value: Any, key: str) -> float:
+    with suppress(OverflowError):  # a whole number beyond all floats
+        if math.isfinite(number := float(value)):
+            return number
+    raise _wrong(key, "a finite number", value)
 
 
 def _wrong(key: str, wanted: str, value: object) -> ConfigError:

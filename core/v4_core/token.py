@@ -4,18 +4,13 @@ Knows the file and how a gRPC call shows the token; knows no server and no chann
 """
 
 import hmac
-import logging
-import os
 from pathlib import Path
 
 from v4_core.errors import ConfigError
-
-log = logging.getLogger("v4serve.token")
+from v4_core.reloading import Reloaded
 
 METADATA_KEY = "authorization"
 _SCHEME = "Bearer "
-
-_Version = tuple[int, int, int]
 
 
 class TokenFile:
@@ -23,20 +18,12 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         """Raises ConfigError if the file cannot be read or holds no token."""
-        self._path = path
-        self._token, self._version = _read(path), _version(path)
+        self._file = Reloaded(path, _read)
 
     def current(self) -> str:
         """The token now."""
-        version = _version(self._path)
-        if version != self._version:
-            self._version = version
-            try:
-                self._token = _read(self._path)
-                log.info("the component token in %s has changed", self._path)
-            except ConfigError as error:
-                log.warning("%s; the token read before stays valid", error)
-        return self._token
+        self._file.look()
+        return self._file.current
 
     def accepts(self, shown: str) -> bool:
         """Whether the value of a call's `authorization` shows this token. Takes equally long for all wrong ones."""
@@ -46,15 +33,6 @@ class TokenFile:
 def metadata(token: TokenFile | None) -> tuple[tuple[str, str], ...]:
     """What a call to a worker carries; nothing where no token is in use."""
     return () if token is None else ((METADATA_KEY, _SCHEME + token.current()),)
-
-
-def _version(path: Path) -> _Version | None:
-    """Differs when the file was written or replaced; None while there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _read(path: Path) -> str:

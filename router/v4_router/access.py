@@ -4,10 +4,10 @@ import uuid
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from v4_core.reloading import Reloaded
 from v4_router.api import TENANT, error_response
 from v4_router.errors import Unauthorized
 from v4_router.keys import Keys
-from v4_router.reloading import Reloaded
 
 _OPEN = ("/health", "/ready")
 _SCHEME = b"bearer "

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from v4_core.documents import RepeatedKey, parse_yaml
 from v4_core.errors import ConfigError
 
 
@@ -32,13 +33,14 @@ class Keys:
 def read_keys(file: Path) -> Keys:
     """Keys of a YAML file, `key: tenant` a line. Raises ConfigError, which names entries by their place only."""
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = parse_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"api_keys {file} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         where = f"line {mark.line + 1}" if mark else "its content"
-        raise ConfigError(f"api_keys {file}: {where} is no YAML") from None  # its own message quotes the line
+        what = "repeats a key: give each one tenant" if isinstance(error, RepeatedKey) else "is no YAML"
+        raise ConfigError(f"api_keys {file}: {where} {what}") from None  # its own message quotes the line
     if not isinstance(data, dict) or not data:
         raise ConfigError(f"api_keys {file} must hold at least one line `key: tenant`")
     for number, (key, tenant) in enumerate(data.items(), 1):
@@ -51,5 +53,5 @@ def _check(where: str, key: object, tenant: object) -> None:
         raise ConfigError(f"{where}: the key is no text: put it into quotes")
     if not key or not all("!" <= c <= "~" for c in key):
         raise ConfigError(f"{where}: a key is one word of printable ASCII, such as `openssl rand -hex 32` makes")
-    if not isinstance(tenant, str) or not tenant:
+    if not isinstance(tenant, str) or not tenant or not tenant.isprintable():
         raise ConfigError(f"{where}: the tenant must be a name; put numbers into quotes")

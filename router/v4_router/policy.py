@@ -7,6 +7,8 @@ from typing import Literal
 from v4_core.errors import ConfigError
 from v4_core.settings import load
 
+_LONGEST_SECONDS = 30 * 86_400.0  # of a request; workers count milliseconds in 32 bits
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -18,8 +20,8 @@ class Policy:
     on_transfer_failure: Literal["recompute", "fail"] = "recompute"  # of a cache's way from prefill to decode
 
     def __post_init__(self) -> None:
-        if self.request_timeout_seconds <= 0:
-            raise ConfigError("request_timeout_seconds must be greater than 0")
+        if not 0 < self.request_timeout_seconds <= _LONGEST_SECONDS:
+            raise ConfigError(f"request_timeout_seconds must be greater than 0 and at most {_LONGEST_SECONDS:.0f}")
         if self.max_requests < 0:
             raise ConfigError("max_requests must not be negative; 0 = no limit")
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from v4_core.errors import ConfigError
+from v4_core.reloading import Reloaded
 from v4_core.token import TokenFile
 from v4_router.background import Background
 from v4_router.chat import BOS, MARKERS, THINK_END, Mode
@@ -20,7 +21,6 @@ from v4_router.metrics import Metrics, WorkerCollector
 from v4_router.output import ChoiceOutput, LogprobWriter
 from v4_router.policy import Policy, read_policy
 from v4_router.prober import Prober
-from v4_router.reloading import Reloaded
 from v4_router.tokenizer import Tokenizer
 
 

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from v4_core.errors import ConfigError
 from v4_router.app import build_app, build_monitoring_app
 from v4_router.config import RouterConfig
+from v4_router.http_protocol import BoundedHttp
 from v4_router.router import Router
 
 # How long a router of a cluster takes requests after SIGTERM: others hear only by and by that it leaves.
@@ -29,7 +30,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=BoundedHttp,
                 ws="none",
                 lifespan="off",
                 log_config=None,

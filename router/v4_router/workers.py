@@ -68,7 +68,7 @@ class WorkerLink:
         self._retired = False
         self._over = asyncio.Event()  # retired, and no leg is left
         self._legs: dict[tuple[str, int], Deliver] = {}
-        self._outgoing: asyncio.Queue[pb.ToWorker] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()  # None: the stream is over
         self._sent_tokens = 0  # prompt tokens sent since the last report, which cannot know of them
         self._sent_sequences = 0
         self._heard = False  # within the present period of silence
@@ -167,6 +167,7 @@ class WorkerLink:
                 for task in done:
                     task.result()
             finally:
+                self._outgoing.put_nowait(None)
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -205,9 +206,9 @@ class WorkerLink:
                     deliver(event)
 
     @staticmethod
-    async def _requests(outgoing: asyncio.Queue[pb.ToWorker]) -> AsyncIterator[pb.ToWorker]:
-        while True:
-            yield await outgoing.get()
+    async def _requests(outgoing: asyncio.Queue[pb.ToWorker | None]) -> AsyncIterator[pb.ToWorker]:
+        while (message := await outgoing.get()) is not None:
+            yield message
 
     async def _watch(self, stub: Any) -> None:
         """Asks a silent worker for its load. Ends by an error when it does not answer, or does not begin its stream."""

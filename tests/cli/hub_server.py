@@ -26,6 +26,7 @@ class Hub:
     cut_after: dict[str, int] = field(default_factory=dict)  # bytes of a file after which the first answer breaks off
     damaged: Counter[str] = field(default_factory=Counter)  # answers of a file that are still to be wrong
     status: int = 200  # of the API
+    page: bytes = b""  # answers everything, if given
     ranges: list[tuple[str, str]] = field(default_factory=list)  # (file, Range) of every download
     address: str = ""
 
@@ -82,7 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub, path = self.served, unquote(urlsplit(self.path).path)
-        if not path.startswith("/api/models/"):
+        if hub.page:
+            self._answer(200, hub.page)
+        elif not path.startswith("/api/models/"):
             self._file(body=True)
         elif hub.status != 200:
             self._answer(hub.status, b"{}")

@@ -38,6 +38,7 @@ def test_a_checkpoint_comes_whole_and_a_second_run_brings_nothing(tmp_path: Path
     with Hub("acme/model", FILES) as hub:
         first = fetch(hub, tmp_path / "m")
         assert first.returncode == 0, first.stderr
+        assert "/resolve/" not in first.stderr, "addresses, which may be signed, are not logged"
         assert fetched(tmp_path / "m") == {name: FILES[name] for name in WANTED}
         marker = json.loads((tmp_path / "m" / ".v4serve-complete.json").read_text())
         assert marker == {"repository": "acme/model", "commit": COMMIT}
@@ -91,6 +92,23 @@ def test_what_cannot_be_found_is_one_line(tmp_path: Path, arguments: tuple[str, 
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("address", ["nowhere", "ftp://nowhere"])
+def test_an_address_that_cannot_be_a_hubs_is_one_line_at_once(tmp_path: Path, address: str) -> None:
+    with Hub("acme/model", FILES) as hub:
+        hub.address = address
+        done = fetch(hub, tmp_path / "m")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "is no http:// or https:// address" in done.stderr
+    assert "HF_ENDPOINT" in done.stderr
+
+
+def test_another_server_than_a_hub_is_one_line(tmp_path: Path) -> None:
+    with Hub("acme/model", FILES, page=b"<html>Log in</html>") as hub:
+        done = fetch(hub, tmp_path / "m")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "does not answer as a hub does" in done.stderr
 
 
 def test_a_repository_without_safetensors_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.router.tokenizers import write_model
 from v4_router.app import build_app
 from v4_router.config import RouterConfig
 from v4_router.endpoints import Endpoint
+from v4_router.http_protocol import BoundedHttp
 from v4_router.router import Router
 from v4_router.workers import WorkerLink
 
@@ -109,7 +110,7 @@ async def listening(app: ASGIApp) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # a client that does not read is felt soon
         config = uvicorn.Config(
-            app, http="httptools", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+            app, http=BoundedHttp, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -18,7 +18,7 @@ BOB = {"authorization": "Bearer sk-bob-1"}
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two tenants' keys; a change is seen at once."""
-    monkeypatch.setattr("v4_router.reloading._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("v4_core.reloading._POLL_SECONDS", 0.01)
     file = tmp_path / "keys.yaml"
     file.write_text("sk-alice-1: alice\nsk-alice-2: alice\nsk-bob-1: bob\n")
     return file

@@ -8,8 +8,9 @@ import pytest
 
 from tests.router.conftest import Deploy, Deployment, until
 from tests.router.fake_worker import expected
+from v4_core.errors import ConfigError
 from v4_core.v1 import worker_pb2 as pb
-from v4_router.policy import Policy
+from v4_router.policy import Policy, read_policy
 
 PROMPT = [10, 20, 30]
 
@@ -59,7 +60,7 @@ async def test_a_stream_waits_for_prefill_where_decode_computes_no_prompts(deplo
 
 
 async def test_at_most_so_many_requests(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("v4_router.reloading._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("v4_core.reloading._POLL_SECONDS", 0.01)
     file = tmp_path / "policy.yaml"
     file.write_text("max_requests: 2\n")
     d = await deploy(0, 1, policy=file)
@@ -106,3 +107,28 @@ async def test_a_transfer_may_fail_the_request(deploy: Deploy, first: str) -> No
     assert (error["type"], error["code"]) == ("service_unavailable_error", "transfer_failed")
     assert sum(len([s for s in w.starts if not s.request.startswith("probe")]) for w in d.decode) == 1, "no retry"
     await d.idle()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("request_timeout_seconds: 0", "request_timeout_seconds must be greater than 0"),
+        ("request_timeout_seconds: 2592001", "at most 2592000"),
+        ("request_timeout_seconds: .inf", "request_timeout_seconds must be a finite number"),
+        ("max_requests: -1", "max_requests must not be negative"),
+        ("max_requests: 1\nmax_requests: 2", "stands twice"),
+        ("without_prefill: never", "without_prefill is 'never'; choose one of serve, refuse"),
+        ("on_transfer_failure: retry", "choose one of recompute, fail"),
+    ],
+)
+def test_a_policy_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_policy(file)
+
+
+async def test_the_longest_time_reaches_the_workers(deploy: Deploy) -> None:
+    d = await deploy(0, 1, policy=Policy(request_timeout_seconds=2_592_000))
+    assert (await d.complete(PROMPT, max_tokens=3)).status_code == 200
+    assert d.decode[0].starts[0].deadline_ms > 2_591_000_000

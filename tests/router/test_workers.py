@@ -122,3 +122,18 @@ async def test_a_worker_without_a_stream_is_asked_ever_more_rarely(monkeypatch: 
         await until(lambda: len(worker.times) == 5, "asked five times")
         assert not link.up
     assert worker.times[4] - worker.times[0] > 0.04 + 0.08 + 0.16 + 0.32
+
+
+async def test_a_lost_stream_leaves_no_task_behind() -> None:
+    """gRPC's own, which sends what is to be sent, would wait on for the next message."""
+
+    def sending() -> int:
+        return sum("consume_request_iterator" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    worker = FakeWorker("decode", Caches())
+    async with linked(worker) as link:
+        await until(lambda: link.up, "up")
+        assert sending() == 1
+        await worker.kill()
+        await until(lambda: not link.up, "lost")
+        await until(lambda: sending() == 0, "ended")

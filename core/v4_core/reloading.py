@@ -17,7 +17,7 @@ _POLL_SECONDS = 1.0
 
 
 class Reloaded(Generic[T]):
-    """What a file says; `current` changes only between two turns of the event loop."""
+    """What a file says; `current` changes only in `look`, or between two turns of the loop that runs `follow`."""
 
     def __init__(self, path: Path, read: Callable[[Path], T], changed: Callable[[T], None] = lambda _: None) -> None:
         """`read` raises ConfigError on what cannot be used, as this does; `changed` hears of every later content."""
@@ -26,30 +26,40 @@ class Reloaded(Generic[T]):
         self.current = read(path)
 
     async def follow(self) -> None:
-        """Look at the file every second, until cancelled."""
+        """Look at the file every second, until cancelled. A long file is read beside the event loop."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            self.look()
+            if self._is_another():
+                self._take(await asyncio.to_thread(self._outcome))
 
     def look(self) -> None:
         """Read the file again if it is another one now."""
-        version = _version(self._path)
-        if version == self._version:
-            return
-        self._version = version
+        if self._is_another():
+            self._take(self._outcome())
+
+    def _is_another(self) -> bool:
+        before, self._version = self._version, _version(self._path)
+        return self._version != before
+
+    def _outcome(self) -> T | ConfigError:
         try:
-            self.current = self._read(self._path)
+            return self._read(self._path)
         except ConfigError as error:
-            log.error("%s; what it said before holds on", error)
-        else:
-            log.info("%s was read again", self._path)
-            self._changed(self.current)
+            return error
+
+    def _take(self, outcome: T | ConfigError) -> None:
+        if isinstance(outcome, ConfigError):
+            log.error("%s; what it said before holds on", outcome)
+            return
+        self.current = outcome
+        log.info("%s was read again", self._path)
+        self._changed(outcome)
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
-    """Differs when the file was written or replaced, behind a symbolic link too; None while there is none."""
+    """Differs when the file was written, replaced or made readable, behind a link too; None while there is none."""
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_ctime_ns, found.st_size
