@@ -1,0 +1,133 @@
+"""Makes the cluster be as planned: writes what differs, deletes what is no longer wanted, takes over nothing.
+
+One failing object does not keep the others from being written; what failed is returned. Knows no kind.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from v4_operator.api import Api, Resource
+from v4_operator.cache import Children
+from v4_operator.compare import (
+    APPLIED_ANNOTATION,
+    controller,
+    create_only,
+    is_leaving,
+    is_ours,
+    needs_write,
+    stamped,
+)
+from v4_operator.discovery import Discovery
+from v4_operator.errors import ApiError, KindMissing, Leaving, NameTaken, OperatorError
+from v4_operator.spec import Json
+
+_Identity = tuple[str, str, str]
+
+
+class Applier:
+    """Writes to one cluster. Answers go into the cache, so that the next look, soon after, sees what was written."""
+
+    def __init__(self, api: Api, discovery: Discovery, children: Children) -> None:
+        self._api, self._discovery, self._children = api, discovery, children
+
+    async def apply(self, objects: Sequence[Json], wanted: Callable[[], bool]) -> list[OperatorError]:
+        """Write what differs, in order, as long as the owner is `wanted`. Returns what could not be written."""
+        errors: list[OperatorError] = []
+        for desired in objects:
+            if not wanted():
+                break
+            try:
+                await self._ensure(desired)
+            except (ApiError, NameTaken, Leaving, KindMissing) as error:
+                errors.append(error)
+        if any(isinstance(error, ApiError) and error.status == 404 for error in errors):
+            await self._discovery.try_refresh()  # the server may have been upgraded
+        return errors
+
+    async def prune(self, objects: Iterable[Json]) -> list[OperatorError]:
+        """Delete these, and what they own. Returns what could not be deleted."""
+        errors: list[OperatorError] = []
+        for live in objects:
+            if live["metadata"].get("deletionTimestamp"):
+                continue
+            try:
+                await self._delete(live)
+            except (ApiError, KindMissing) as error:
+                errors.append(error)
+        return errors
+
+    async def _ensure(self, desired: Json) -> None:
+        written = stamped(desired)
+        kind, namespace, name = identity = _identity(desired)
+        live = self._children.get(*identity)
+        if live is None:
+            resource = await self._discovery.resource(desired["apiVersion"], kind)
+            live = await self._look(resource, namespace, name)
+        if live is None:
+            await self._make(written)
+        elif self._children.noted(*identity) == _mark(written):
+            return
+        elif _may_write(desired, live) and needs_write(written, live):
+            await self._change(written, live)
+        else:
+            self._children.note(*identity, _mark(written))
+
+    async def _make(self, written: Json) -> None:
+        resource = await self._discovery.resource(written["apiVersion"], written["kind"])
+        if create_only(written):
+            self._children.put(await self._api.create(resource, written))
+        else:
+            # Between the look and this write somebody else may have taken the name; no precondition says "absent".
+            self._children.put(await self._api.apply(resource, written))
+
+    async def _change(self, written: dict[str, Any], live: Json) -> None:
+        resource = await self._discovery.resource(written["apiVersion"], written["kind"])
+        metadata = {**written["metadata"], "uid": live["metadata"]["uid"]}  # this very object, or a conflict
+        result = await self._api.apply(resource, {**written, "metadata": metadata})
+        self._children.put(result)
+        if result["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]:
+            # It differs in our eyes for ever: another manager adds to it, or the server has words of its own.
+            self._children.note(*_identity(live), _mark(written))
+
+    async def _look(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """What has the name, though the cache does not know it."""
+        try:
+            obj: Json = await self._api.get(resource.path(namespace, name))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        return obj
+
+    async def _delete(self, live: Json) -> None:
+        kind, namespace, name = _identity(live)
+        resource = await self._discovery.resource(live["apiVersion"], kind)
+        try:
+            await self._api.delete(resource, namespace, name, live["metadata"]["uid"])
+        except ApiError as error:
+            if error.status not in (404, 409):  # it is gone, or another object has its name
+                raise
+        self._children.remove(live)
+
+
+def _may_write(desired: Json, live: Json) -> bool:
+    """Whether `live` may be changed; False = it is fine as it is. Raises NameTaken, Leaving."""
+    what = f"{live['kind']} {live['metadata']['name']}"
+    if create_only(desired) and controller(desired) is None:
+        return False
+    if is_leaving(desired, live):
+        raise Leaving(f"{what} is being deleted; it is made again when it is gone")
+    if not is_ours(desired, live):
+        raise NameTaken(
+            f"{what} exists and was not made by this operator: delete or rename it, or rename this V4Deployment"
+        )
+    return not create_only(desired)
+
+
+def _mark(written: Json) -> str:
+    """Noted of an object that is as `written` already."""
+    return str(written["metadata"]["annotations"][APPLIED_ANNOTATION])
+
+
+def _identity(obj: Json) -> _Identity:
+    return obj["kind"], obj["metadata"]["namespace"], obj["metadata"]["name"]

@@ -1,0 +1,45 @@
+"""The operator's HTTP port: /healthz for liveness, /readyz for readiness, /metrics. Answers from start to end."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from v4_core.errors import ConfigError
+
+
+class HealthServer:
+    """Serves while it is open; `not_ready` says why the replica is not ready, or nothing."""
+
+    def __init__(self, host: str, port: int, not_ready: Callable[[], str]) -> None:
+        self._host, self._port, self._not_ready = host, port, not_ready
+        app = web.Application()
+        routes = {"/healthz": self._health, "/readyz": self._ready, "/metrics": self._metrics}
+        app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+
+    async def start(self) -> str:
+        """Listen; the address. Raises ConfigError where the port cannot be had."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            where = f"{self._host}:{self._port}"
+            await self._runner.cleanup()
+            raise ConfigError(f"cannot listen on {where}: {error.strerror}; choose another --health-port") from error
+        host, port = self._runner.addresses[0][:2]
+        return f"{host}:{port}"
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await self._runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        reason = self._not_ready()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,213 @@
+"""The operator as a process: take the Lease, then let kopf run until a signal or a lost Lease ends it.
+
+kopf watches V4Deployments, and ends in order when a signal comes. It writes nothing to the cluster: no finalizer, no
+annotation, no progress, no Events, no peering.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import kopf
+
+from v4_core.kubernetes import GROUP, PLURAL, VERSION
+from v4_operator.api import Api, own_namespace
+from v4_operator.config import OperatorConfig
+from v4_operator.discovery import Discovery
+from v4_operator.errors import ApiError, LeaseLost, WatchFailed
+from v4_operator.health import HealthServer
+from v4_operator.lease import Lease
+from v4_operator.metrics import LEADER
+from v4_operator.reconcile import Planner
+from v4_operator.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+_LOST_EXIT_CODE = 1
+_DEFINITION_SECONDS = 2.0  # between looks for the custom resource definition
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(config: OperatorConfig, planner: Planner, kubeconfig: Path | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. Raises ConfigError; ends the process at once where the Lease is lost."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    asyncio.run(_Process(config, planner).run(kubeconfig))
+
+
+class _Process:
+    def __init__(self, config: OperatorConfig, planner: Planner) -> None:
+        self._config, self._planner = config, planner
+        self._stop = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._waiting = ""  # for what, before the runtime is there
+        self._lease: Lease | None = None
+        self._runtime: Runtime | None = None
+
+    async def run(self, kubeconfig: Path | None) -> None:
+        api = await Api.connect(kubeconfig)
+        health = HealthServer(self._config.health_host, self._config.health_port, self._not_ready)
+        try:
+            log.info("health on %s", await health.start())
+            self._handle_signals()
+            await self._lead(api)
+        finally:
+            await health.close()
+            await api.close()
+
+    async def _lead(self, api: Api) -> None:
+        namespace = self._config.lease_namespace or own_namespace() or "default"
+        # A pod's name is its host name; a container that is started again in it takes over from the former one.
+        identity = socket.gethostname() if own_namespace() else f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        lease = self._lease = Lease(api, namespace, self._config.lease_name, identity)
+        if not await self._unless_stopped(lease.acquire()):
+            return
+        log.info("holding the Lease %s/%s as %s", namespace, self._config.lease_name, identity)
+        api.guard = lease.check
+        LEADER.set(1)
+        keeper = asyncio.create_task(lease.keep())
+        keeper.add_done_callback(_end_if_lost)
+        try:
+            await self._serve(api)
+        finally:
+            keeper.cancel()
+            await _release(lease)
+
+    async def _serve(self, api: Api) -> None:
+        discovery = Discovery(api)
+        if not await self._unless_stopped(self._definition(discovery)):
+            return
+        version = ".".join(map(str, discovery.features.version))
+        log.info("serving %s of API server %s", ", ".join(self._config.namespaces) or "all namespaces", version)
+        runtime = self._runtime = Runtime(self._config, api, discovery, self._planner, self._failed)
+        watching = kopf.operator(
+            registry=_registry(api, runtime, self._stop),
+            settings=_kopf_settings(),
+            standalone=True,
+            clusterwide=self._config.all_namespaces,
+            namespaces=self._config.namespaces,
+            stop_flag=self._stop,
+        )
+        task = asyncio.create_task(watching)
+        await asyncio.wait({task})
+        self._handle_signals()  # kopf's own are good for one signal
+        if self._failure is not None:
+            raise self._failure
+        if (error := task.exception()) is not None:
+            raise WatchFailed(f"V4Deployments can no longer be watched: {error}") from error
+
+    async def _definition(self, discovery: Discovery) -> None:
+        """Wait for the custom resource definition."""
+        while True:
+            self._waiting = f"the cluster does not know {PLURAL}.{GROUP}: install the chart with crds.install=true"
+            try:
+                if (await discovery.refresh()).v4deployments is not None:
+                    self._waiting = ""
+                    return
+            except ApiError as error:
+                self._waiting = str(error)
+            log.warning("%s", self._waiting)
+            await asyncio.sleep(_DEFINITION_SECONDS)
+
+    def _not_ready(self) -> str:
+        """A replica that waits for another one's Lease is ready to take over."""
+        if self._runtime is not None:
+            return self._runtime.not_ready()
+        return self._waiting or (self._lease.problem if self._lease else "")
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether `work` came to its end before a signal did."""
+        working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+            return working.done()
+        finally:
+            working.cancel()
+            stopped.cancel()
+
+    def _handle_signals(self) -> None:
+        for number in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+        self._stop.set()
+
+
+def _registry(api: Api, runtime: Runtime, stop_flag: asyncio.Event) -> kopf.OperatorRegistry:
+    """What kopf calls."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await _connection(api)
+
+    @kopf.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        runtime.start()
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        await runtime.close()
+        stop_flag.set()  # kopf's end would wait for its own task that waits for the flag
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def seen(event: kopf.RawEvent, **_: Any) -> None:
+        runtime.seen(event["type"] == "DELETED", event["object"])
+
+    return registry
+
+
+def _kopf_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # needs no rights on namespaces or definitions
+    settings.networking.request_timeout = 30.0
+    settings.networking.connect_timeout = 10.0
+    settings.networking.error_backoffs = itertools.repeat(2.0)  # an API server that restarts ends nothing
+    settings.watching.server_timeout = 300  # goes into the address as it is
+    settings.watching.connect_timeout = 10.0
+    return settings
+
+
+async def _connection(api: Api) -> kopf.ConnectionInfo:
+    """The one cluster that the operator's own client talks to, and as whom."""
+    configuration = api.configuration
+    header = await configuration.get_api_key_with_prefix("BearerToken") or ""
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        username=configuration.username,
+        password=configuration.password,
+        token=header.partition(" ")[2] or None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        proxy_url=configuration.proxy,
+        trust_env=True,
+    )
+
+
+def _end_if_lost(keeper: "asyncio.Task[None]") -> None:
+    """Nothing may be written from here on: not even what an orderly end would write."""
+    if keeper.cancelled():
+        return
+    error = keeper.exception()
+    log.critical("ending at once: %s", error, exc_info=None if isinstance(error, LeaseLost) else error)
+    os._exit(_LOST_EXIT_CODE)
+
+
+async def _release(lease: Lease) -> None:
+    try:
+        await lease.release()
+    except (ApiError, LeaseLost) as error:
+        log.warning("the Lease was not released, another replica waits until it is over: %s", error)

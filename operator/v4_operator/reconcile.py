@@ -1,0 +1,119 @@
+"""Brings one V4Deployment to what its spec says: read caches, ask routers, plan, write, delete, tell.
+
+Every step starts from what exists; nothing is remembered between two calls but caches. What is being deleted is left
+alone: its children go through the garbage collector.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from v4_operator import events
+from v4_operator.api import Api
+from v4_operator.apply import Applier
+from v4_operator.cache import Children, Key, Parents
+from v4_operator.discovery import Discovery
+from v4_operator.errors import ApiError, OperatorError
+from v4_operator.fleet import Fleets
+from v4_operator.metrics import RECONCILE_SECONDS
+from v4_operator.records import Observed, Plan, Settings
+from v4_operator.spec import Json, SpecError, V4Deployment, parse
+from v4_operator.status_patch import merge_patch, refused, transitions, with_errors
+from v4_operator.watch import Watches
+
+log = logging.getLogger(__name__)
+
+Planner = Callable[[V4Deployment, Observed, Settings], Plan]
+
+
+class Reconciler:
+    """Works on any V4Deployment of one cluster; of each one only once at a time."""
+
+    def __init__(
+        self,
+        api: Api,
+        discovery: Discovery,
+        parents: Parents,
+        children: Children,
+        watches: Watches,
+        fleets: Fleets,
+        settings: Settings,
+        planner: Planner,
+    ) -> None:
+        self.settings = settings
+        self._api, self._discovery, self._watches, self._fleets = api, discovery, watches, fleets
+        self._parents, self._children = parents, children
+        self._applier = Applier(api, discovery, children)
+        self._plan = planner
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Look at one V4Deployment; the seconds after which to look again, or None. Raises OperatorError."""
+        await self._watches.synced()
+        parent = self._parents.get(key)
+        if parent is None or _is_leaving(parent):
+            return None
+        with RECONCILE_SECONDS.time():
+            try:
+                v4d = parse(parent)
+            except SpecError as error:
+                await self._refuse(parent, error)
+                return None
+            return await self._bring_about(key, parent, v4d)
+
+    async def _bring_about(self, key: Key, parent: Json, v4d: V4Deployment) -> float | None:
+        children = self._children.of(key, v4d.uid)
+        now, old = datetime.now(UTC), parent.get("status") or {}
+        observed = Observed(now, children, await self._fleets.ask(children), old)
+        plan = self._plan(v4d, observed, self._settings())
+        errors = await self._applier.apply(plan.objects, lambda: self._wanted(key, v4d.uid))
+        if self._wanted(key, v4d.uid):
+            errors += await self._applier.prune(plan.prune)
+            await self._write_status(parent, with_errors(plan.status, old, errors, v4d.generation, now))
+        if errors:
+            raise OperatorError("; ".join(map(str, errors))) from errors[0]
+        return plan.requeue_seconds
+
+    def _settings(self) -> Settings:
+        features = self._discovery.features
+        return replace(self.settings, server_version=features.version, kinds=features.kinds)
+
+    def _wanted(self, key: Key, uid: str) -> bool:
+        """Whether the V4Deployment is still there, and not about to go."""
+        parent = self._parents.get(key)
+        return parent is not None and parent["metadata"]["uid"] == uid and not _is_leaving(parent)
+
+    async def _refuse(self, parent: Json, error: SpecError) -> None:
+        generation = parent["metadata"]["generation"]
+        old = parent.get("status") or {}
+        await self._write_status(parent, refused(old, generation, error.reason, str(error), datetime.now(UTC)))
+
+    async def _write_status(self, parent: Json, status: dict[str, Any]) -> None:
+        """Write what differs and tell of it. A V4Deployment that went meanwhile needs no status."""
+        old = parent.get("status") or {}
+        patch = merge_patch(old, status)
+        resource = self._discovery.features.v4deployments
+        if not patch or resource is None:
+            return
+        metadata = parent["metadata"]
+        body = {"metadata": {"uid": metadata["uid"]}, "status": patch}
+        try:
+            written = await self._api.patch_status(resource, metadata["namespace"], metadata["name"], body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._parents.remove(parent)
+            return
+        self._parents.put(written)
+        await self._tell(written, old, status)
+
+    async def _tell(self, parent: Json, old: Json, new: Json) -> None:
+        try:
+            await events.post(self._api, parent, transitions(old, new))
+        except ApiError as error:
+            log.warning("%s: an Event could not be written: %s", parent["metadata"]["name"], error)
+
+
+def _is_leaving(parent: Json) -> bool:
+    return "deletionTimestamp" in parent["metadata"]

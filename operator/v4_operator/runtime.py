@@ -1,0 +1,135 @@
+"""The working parts of the operator, put together: caches, watches, the queue, and what looks again without a reason.
+
+Does not know kopf: it is told of V4Deployments by `seen`.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from v4_operator.api import Api, own_namespace
+from v4_operator.cache import Children, Key, Parents, key_of
+from v4_operator.config import OperatorConfig
+from v4_operator.discovery import Discovery
+from v4_operator.errors import ApiError
+from v4_operator.fleet import Fleets
+from v4_operator.reconcile import Planner, Reconciler
+from v4_operator.records import Settings
+from v4_operator.spec import Json
+from v4_operator.watch import Watches
+from v4_operator.work_queue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+_PARALLEL = 16  # V4Deployments at once
+_GATHER_SECONDS = 0.1  # changes of children come in bursts
+_DETECT_SECONDS = 300.0  # between looks at what the server is
+
+
+class Runtime:
+    """Works while it is open; `failed` is called if a part of it ends by itself."""
+
+    def __init__(
+        self,
+        config: OperatorConfig,
+        api: Api,
+        discovery: Discovery,
+        planner: Planner,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._config, self._api, self._discovery, self._failed = config, api, discovery, failed
+        self._namespaces = config.namespaces or ("",)
+        self._parents, self._children = Parents(), Children(self._child_changed)
+        self._watches = Watches(api, self._namespaces, self._children, self._ended)
+        self._fleets = Fleets()
+        self._reconciler = Reconciler(
+            api, discovery, self._parents, self._children, self._watches, self._fleets, _settings(config), planner
+        )
+        self._queue: WorkQueue[Key] = WorkQueue(self._reconciler.reconcile, _PARALLEL)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin; needs features that were discovered."""
+        self._watches.follow(self._discovery.features.children())
+        for work in (self._queue.run(), self._resync(), self._detect()):
+            self._tasks.append(self._spawn(work))
+
+    async def close(self) -> None:
+        """End everything, also in the middle of a write."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._watches.close()
+        await self._fleets.close()
+
+    def seen(self, gone: bool, obj: Json) -> None:
+        """Take in a V4Deployment as the server just sent it."""
+        if gone:
+            self._parents.remove(obj)
+        elif self._parents.put(obj):
+            self._queue.add(key_of(obj))
+
+    def not_ready(self) -> str:
+        """What is still missing, or nothing."""
+        missing = self._watches.missing()
+        return f"not listed yet: {', '.join(missing)}; see the log" if missing else ""
+
+    def _child_changed(self, key: Key) -> None:
+        self._queue.add(key, _GATHER_SECONDS)
+
+    async def _resync(self) -> None:
+        """Look at everything now and then, and drop what went without anybody saying so."""
+        period = self._config.resync_seconds
+        while True:
+            await asyncio.sleep(period)
+            try:
+                await self._forget_gone()
+            except ApiError as error:
+                log.warning("cannot list V4Deployments: %s", error)
+            for key in self._parents.all():
+                self._queue.add(key, random.uniform(0.0, period))
+
+    async def _forget_gone(self) -> None:
+        before, uids = self._parents.all(), set[str]()
+        resource = self._discovery.features.v4deployments
+        for path in [resource.path(namespace) for namespace in self._namespaces] if resource else []:
+            listed = await self._api.get(path, metadata_only=True)
+            uids |= {item["metadata"]["uid"] for item in listed.get("items") or ()}
+        self._parents.keep_only(before, uids)
+
+    async def _detect(self) -> None:
+        """Notice when the server was upgraded."""
+        while True:
+            await asyncio.sleep(_DETECT_SECONDS * random.uniform(0.9, 1.1))
+            before = self._discovery.features
+            if not await self._discovery.try_refresh():
+                continue
+            after = self._discovery.features
+            self._watches.follow(after.children())
+            if after != before:
+                log.info("the API server is now version %d.%d, with %d kinds", *after.version, len(after.kinds))
+                for key in self._parents.all():
+                    self._queue.add(key)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+
+def _settings(config: OperatorConfig) -> Settings:
+    return Settings(
+        worker_image=config.worker_image,
+        router_image=config.router_image,
+        pull_policy=config.pull_policy,
+        pull_secrets=config.pull_secrets,
+        common_labels=config.common_labels,
+        operator_namespace=own_namespace(),
+        operator_labels=config.operator_labels,
+    )

@@ -1,0 +1,114 @@
+"""What to write into the status of a V4Deployment, and what to tell about it. Pure.
+
+The plan makes the whole status. Only what the plan cannot know is added here: that it could not be made, or that
+objects could not be written.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from v4_operator.errors import ApiError, KindMissing, NameTaken, OperatorError
+from v4_operator.spec import Json
+
+_LONGEST_MESSAGE = 1024
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A condition that is not what it was."""
+
+    kind: str  # Normal | Warning
+    reason: str
+    message: str
+
+
+def merge_patch(old: Json, new: Json) -> dict[str, Any]:
+    """What makes `new` of `old` by RFC 7386; empty where nothing but times of conditions differs."""
+    if _timeless(old) == _timeless(new):
+        return {}
+    return _difference(old, new)
+
+
+def _difference(old: Json, new: Json) -> dict[str, Any]:
+    patch: dict[str, Any] = dict.fromkeys(key for key in old if key not in new)
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := _difference(before, value):
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = value
+    return patch
+
+
+def _timeless(status: Json) -> Json:
+    conditions = [{**condition, "lastTransitionTime": ""} for condition in status.get("conditions") or ()]
+    return {**status, "conditions": conditions}
+
+
+def refused(old: Json, generation: int, reason: str, message: str, now: datetime) -> dict[str, Any]:
+    """The status of a V4Deployment that cannot be planned; what was made before stays as it is."""
+    states = {"Ready": "False", "Progressing": "False", "Degraded": "True"}
+    conditions = [_condition(old, kind, state, reason, message, generation, now) for kind, state in states.items()]
+    return {**old, "observedGeneration": generation, "conditions": conditions}
+
+
+def with_errors(
+    status: Json, old: Json, errors: Iterable[OperatorError], generation: int, now: datetime
+) -> dict[str, Any]:
+    """`status`, Degraded if an error among `errors` is one that stays until somebody acts."""
+    lasting = [error for error in errors if _lasts(error)]
+    if not lasting:
+        return dict(status)
+    reason = "NameTaken" if any(isinstance(error, NameTaken) for error in lasting) else "ApplyFailed"
+    message = "; ".join(str(error) for error in lasting)
+    degraded = _condition(old, "Degraded", "True", reason, message, generation, now)
+    others = [condition for condition in status.get("conditions", ()) if condition["type"] != "Degraded"]
+    return {**status, "conditions": [*others, degraded]}
+
+
+def _lasts(error: OperatorError) -> bool:
+    return isinstance(error, NameTaken | KindMissing) or (isinstance(error, ApiError) and not error.passing)
+
+
+def _condition(
+    old: Json, kind: str, state: str, reason: str, message: str, generation: int, now: datetime
+) -> dict[str, Any]:
+    before = _by_type(old.get("conditions") or ()).get(kind, {})
+    same = before.get("status") == state
+    return {
+        "type": kind,
+        "status": state,
+        "reason": reason,
+        "message": message[:_LONGEST_MESSAGE],
+        "observedGeneration": generation,
+        "lastTransitionTime": before["lastTransitionTime"] if same else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def transitions(old: Json, new: Json) -> list[Transition]:
+    """What an Event is worth: each condition whose status or reason changed, but no first "all is well"."""
+    before = _by_type(old.get("conditions") or ())
+    found = []
+    for condition in new.get("conditions") or ():
+        known = before.get(condition["type"], {})
+        if (known.get("status"), known.get("reason")) == (condition["status"], condition["reason"]):
+            continue
+        if not known and condition["type"] == "Degraded" and condition["status"] == "False":
+            continue  # nothing has happened yet
+        kind = "Warning" if _is_bad(condition, known) else "Normal"
+        text = f"{condition['type']} is {condition['status']}: {condition.get('message') or condition['reason']}"
+        found.append(Transition(kind, condition["reason"], text[:_LONGEST_MESSAGE]))
+    return found
+
+
+def _is_bad(condition: Json, known: Json) -> bool:
+    if condition["type"] == "Ready":
+        return bool(condition["status"] != "True" and known.get("status") == "True")
+    return bool(condition["type"] == "Degraded" and condition["status"] == "True")
+
+
+def _by_type(conditions: Sequence[Json]) -> dict[str, Json]:
+    return {condition["type"]: condition for condition in conditions}

@@ -1,0 +1,147 @@
+"""A de-duplicating queue of keys: one worker per key at a time, several keys at once, back-off per key.
+
+`Schedule` decides and is pure: time comes from outside. `WorkQueue` runs tasks by it. A key that is added while it is
+worked on is worked on again afterwards; of several times at which a key is due, the earliest counts.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from v4_operator.errors import OperatorError
+from v4_operator.metrics import RECONCILES
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+FIRST_DELAY, LONGEST_DELAY = 0.5, 120.0  # seconds after the first failure, and at most
+
+
+class Schedule(Generic[K]):
+    """When which key is due. Times are seconds of any one clock."""
+
+    def __init__(self, share: Callable[[], float] = lambda: random.uniform(0.5, 1.0)) -> None:
+        self._share = share  # of the full back-off: keys that failed together come back apart
+        self._due: dict[K, float] = {}
+        self._running: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._heap: list[tuple[float, int, K]] = []  # may hold more than what is due: see _current
+        self._order = itertools.count()
+
+    def add(self, key: K, at: float) -> None:
+        """`key` is due at `at`, or earlier where it was already."""
+        if key in self._due and self._due[key] <= at:
+            return
+        self._due[key] = at
+        if key not in self._running:
+            self._push(key)
+
+    def next_at(self) -> float | None:
+        """When a key that is not being worked on is due next."""
+        while self._heap and not self._current(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take(self, now: float) -> K | None:
+        """A key that is due, from now on being worked on."""
+        at = self.next_at()
+        if at is None or at > now:
+            return None
+        key = heapq.heappop(self._heap)[2]
+        del self._due[key]
+        self._running.add(key)
+        return key
+
+    def succeeded(self, key: K, again_at: float | None) -> None:
+        """The work on `key` is over; None = it is due again only when it is added."""
+        self._failures.pop(key, None)
+        self._finish(key, again_at)
+
+    def failed(self, key: K, now: float) -> float:
+        """The work on `key` failed; the seconds until it is due again."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 32)) * self._share()
+        self._finish(key, now + delay)
+        return delay
+
+    def _finish(self, key: K, again_at: float | None) -> None:
+        self._running.remove(key)
+        if again_at is not None:
+            self._due[key] = min(again_at, self._due.get(key, again_at))
+        if key in self._due:
+            self._push(key)
+
+    def _push(self, key: K) -> None:
+        heapq.heappush(self._heap, (self._due[key], next(self._order), key))
+
+    def _current(self, entry: tuple[float, int, K]) -> bool:
+        at, _, key = entry
+        return key not in self._running and self._due.get(key) == at
+
+
+class WorkQueue(Generic[K]):
+    """Calls `work(key)` for keys that are due. It returns the seconds after which to come again, or None."""
+
+    def __init__(self, work: Callable[[K], Awaitable[float | None]], parallel: int) -> None:
+        self._work, self._parallel = work, parallel
+        self._schedule: Schedule[K] = Schedule()
+        self._tasks: set[asyncio.Task[float | None]] = set()
+        self._wake = asyncio.Event()
+
+    def add(self, key: K, delay: float = 0.0) -> None:
+        """Work on `key` in `delay` seconds, or earlier."""
+        self._schedule.add(key, asyncio.get_running_loop().time() + delay)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled; then what is being worked on is cancelled too."""
+        clock = asyncio.get_running_loop().time
+        try:
+            while True:
+                self._wake.clear()
+                while len(self._tasks) < self._parallel and (key := self._schedule.take(clock())) is not None:
+                    self._start(key)
+                free = len(self._tasks) < self._parallel
+                await self._sleep(self._schedule.next_at() if free else None)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _sleep(self, until: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _start(self, key: K) -> None:
+        task = asyncio.ensure_future(self._work(key))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: K, task: "asyncio.Task[float | None]") -> None:
+        self._tasks.discard(task)
+        self._wake.set()
+        if task.cancelled():
+            return
+        now = asyncio.get_running_loop().time()
+        error = task.exception()
+        if error is None:
+            RECONCILES.labels("ok").inc()
+            again = task.result()
+            self._schedule.succeeded(key, None if again is None else now + again)
+            return
+        delay = self._schedule.failed(key, now)
+        if isinstance(error, OperatorError):
+            RECONCILES.labels("error").inc()
+            log.warning("%s: %s; next try in %.1f s", key, error, delay)
+        else:
+            # A fault in the code for one object must not end the service of all others.
+            RECONCILES.labels("bug").inc()
+            log.error("%s: a bug; next try in %.1f s", key, delay, exc_info=error)

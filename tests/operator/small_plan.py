@@ -1,0 +1,123 @@
+"""A plan of a few objects, for tests of what carries plans out. `python -m tests.operator.small_plan` serves by it.
+
+The labels of a V4Deployment steer it: `config: no` plans no ConfigMap.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER, ROLE_LABEL
+from v4_core.settings import load
+from v4_operator.compare import CREATE_ONLY_ANNOTATION
+from v4_operator.config import OperatorConfig
+from v4_operator.process import run
+from v4_operator.records import Observed, Plan, Settings
+from v4_operator.spec import Json, V4Deployment
+
+
+def small_plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
+    """A Secret, a ServiceAccount, a claim, a ConfigMap, a Service, two Deployments and a disruption budget."""
+    names = ["prefill", "decode"]
+    live = {(child["kind"], child["metadata"]["name"]): child for child in observed.children}
+    config = [child(v4d, "v1", "ConfigMap", "config", {"data": {"image": settings.worker_image}})]
+    objects = [
+        secret(v4d),
+        child(v4d, "v1", "ServiceAccount", "worker", {"automountServiceAccountToken": False}),
+        claim(v4d),
+        *([] if v4d.labels.get("config") == "no" else config),
+        service(v4d),
+        *(workers(v4d, name, v4d.spec.decode.replicas) for name in names),
+        budget(v4d, settings),
+    ]
+    wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in objects}
+    prunable = {"ConfigMap", "Deployment", "Service"}
+    stale = tuple(obj for key, obj in live.items() if key not in wanted and obj["kind"] in prunable)
+    return Plan(tuple(objects), stale, status(v4d, observed, len(names)))
+
+
+def status(v4d: V4Deployment, observed: Observed, wanted: int) -> dict[str, Any]:
+    """Ready once all Deployments exist."""
+    found = sum(child["kind"] == "Deployment" for child in observed.children)
+    state = "True" if found == wanted else "False"
+    before: Json = next((c for c in observed.status.get("conditions", ()) if c["type"] == "Ready"), {})
+    time = observed.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    ready = {
+        "type": "Ready",
+        "status": state,
+        "reason": "Complete" if found == wanted else "Incomplete",
+        "message": f"{found} of {wanted}",
+        "observedGeneration": v4d.generation,
+        "lastTransitionTime": before["lastTransitionTime"] if before.get("status") == state else time,
+    }
+    return {"observedGeneration": v4d.generation, "endpoint": f"http://{v4d.name}", "conditions": [ready]}
+
+
+def child(v4d: V4Deployment, api_version: str, kind: str, part: str, body: dict[str, Any]) -> dict[str, Any]:
+    """An object that goes with its V4Deployment."""
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": v4d.name,
+        "uid": v4d.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {
+        "name": f"{v4d.name}-{part}",
+        "namespace": v4d.namespace,
+        "labels": {DEPLOYMENT_LABEL: v4d.name, ROLE_LABEL: part, MANAGED_BY_LABEL: MANAGER},
+        "ownerReferences": [owner],
+    }
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
+
+
+def secret(v4d: V4Deployment) -> dict[str, Any]:
+    """Other content each time it is planned."""
+    made = child(v4d, "v1", "Secret", "token", {"stringData": {"token": str(id(v4d))}})
+    made["metadata"]["annotations"] = {CREATE_ONLY_ANNOTATION: "true"}
+    return made
+
+
+def claim(v4d: V4Deployment) -> dict[str, Any]:
+    """It has no owner."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}}
+    made = child(v4d, "v1", "PersistentVolumeClaim", "model", {"spec": spec})
+    made["metadata"]["annotations"] = {CREATE_ONLY_ANNOTATION: "true"}
+    del made["metadata"]["ownerReferences"]
+    return made
+
+
+def service(v4d: V4Deployment) -> dict[str, Any]:
+    """Of the router."""
+    port = {"name": "http", "port": 80, "targetPort": 8000, "protocol": "TCP"}
+    return child(v4d, "v1", "Service", "router", {"spec": {"ports": [port], "selector": {ROLE_LABEL: "router"}}})
+
+
+def workers(v4d: V4Deployment, role: str, replicas: int) -> dict[str, Any]:
+    """A Deployment, with amounts that the server writes in another way."""
+    labels = {DEPLOYMENT_LABEL: v4d.name, ROLE_LABEL: role}
+    container = {
+        "name": "worker",
+        "image": "example.org/none:1",
+        "args": ["--memory", "1024Mi"],
+        "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}},
+        "env": [{"name": "EMPTY", "value": ""}],
+    }
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": []}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return child(v4d, "apps/v1", "Deployment", role, {"spec": spec})
+
+
+def budget(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
+    """In the version that the server has."""
+    kind = "PodDisruptionBudget"
+    version = "policy/v1" if ("policy/v1", kind) in settings.kinds else "policy/v1beta1"
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": {DEPLOYMENT_LABEL: v4d.name}}}
+    return child(v4d, version, kind, "decode", {"spec": spec})
+
+
+if __name__ == "__main__":
+    config = load(OperatorConfig, Path(sys.argv[1]), {})
+    run(dataclasses.replace(config, health_host="127.0.0.1"), small_plan)

@@ -1,0 +1,41 @@
+"""Settings that cannot be used."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from v4_core.errors import ConfigError
+from v4_operator.config import OperatorConfig
+
+GOOD = OperatorConfig("worker:1", "router:1", namespaces=("a",))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"namespaces": ()}, "--namespace, once for each namespace to serve, or --all-namespaces"),
+        ({"all_namespaces": True}, "--namespace, once for each namespace to serve, or --all-namespaces"),
+        ({"namespaces": ("a", "B")}, "'B' is no name"),
+        ({"namespaces": ("*",)}, "'\\*' is no name"),
+        ({"worker_image": " "}, "--worker-image and --router-image"),
+        ({"router_image": ""}, "--worker-image and --router-image"),
+        ({"lease_namespace": "a_b"}, "'a_b' is no name"),
+        ({"lease_name": ""}, "'' is no name"),
+        ({"lease_name": "a..b"}, "'' is no name"),
+        ({"common_labels": {"a b": "c"}}, "a b=c is no label"),
+        ({"common_labels": {"a": "x" * 64}}, "is no label"),
+        ({"operator_labels": {"a/b/c": "d"}}, "is no label"),
+        ({"common_labels": {"a": 1}}, "a=1 is no label"),
+        ({"health_port": 65536}, "health_port is 65536"),
+        ({"resync_seconds": 0.5}, "resync_seconds is 0.5"),
+    ],
+)
+def test_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(GOOD, **change)
+
+
+def test_allowed() -> None:
+    assert replace(GOOD, namespaces=(), all_namespaces=True, lease_name="v4serve.dev", lease_namespace="system")
+    assert replace(GOOD, common_labels={"example.org/team": "", "team": "A.b_c-1"}, health_port=0)

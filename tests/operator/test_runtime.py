@@ -1,0 +1,319 @@
+"""V4Deployments become what was planned, by the queue, caches, writes and status together; kopf apart."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.operator.conftest import until
+from tests.operator.fake_server import FakeServer, status
+from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER
+from v4_operator import runtime as module
+from v4_operator.api import Api
+from v4_operator.config import OperatorConfig
+from v4_operator.discovery import Discovery
+from v4_operator.records import Observed, Plan, Settings
+from v4_operator.runtime import Runtime
+from v4_operator.spec import V4Deployment
+
+PARENT = "/apis/v4serve.dev/v1alpha1/namespaces/n/v4deployments/d"
+CHILD = "/api/v1/namespaces/n/configmaps/d"
+EVENTS = "/api/v1/namespaces/n/events/"
+
+
+class Planner:
+    """Plans one ConfigMap that says what was asked for, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[V4Deployment, Observed, Settings]] = []
+        self.requeue: float | None = None
+        self.extra: tuple[dict[str, Any], ...] = ()
+        self.change: Callable[[dict[str, Any]], None] = lambda _: None
+
+    def __call__(self, v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
+        self.seen.append((v4d, observed, settings))
+        wanted = {"d", *(extra["metadata"]["name"] for extra in self.extra)}
+        stale = tuple(child for child in observed.children if child["metadata"]["name"] not in wanted)
+        ready = bool(observed.children)
+        body: dict[str, Any] = {
+            "endpoint": v4d.served_name,
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": str(ready),
+                    "reason": "Serving" if ready else "Starting",
+                    "message": "",
+                    "lastTransitionTime": observed.now.isoformat(),
+                }
+            ],
+        }
+        self.change(body)
+        return Plan((*self.extra, config_map(v4d)), stale, body, self.requeue)
+
+
+def config_map(v4d: V4Deployment) -> dict[str, Any]:
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": v4d.name, "uid": v4d.uid, "controller": True}
+    labels = {DEPLOYMENT_LABEL: v4d.name, MANAGED_BY_LABEL: MANAGER}
+    metadata = {"namespace": v4d.namespace, "name": v4d.name, "labels": labels, "ownerReferences": [owner]}
+    data = {"decode": str(v4d.spec.decode.replicas)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+class Operator:
+    """The runtime and its server. `put` writes a V4Deployment and tells of it, as kopf would."""
+
+    def __init__(self, server: FakeServer, api: Api, config: OperatorConfig) -> None:
+        self.server, self.planner = server, Planner()
+        self.discovery = Discovery(api)
+        self.failures: list[BaseException] = []
+        self.runtime = Runtime(config, api, self.discovery, self.planner, self.failures.append)
+
+    async def put(self, replicas: int = 1, **metadata: Any) -> None:
+        known = self.server.objects.get(PARENT, {})
+        self.runtime.seen(False, await self.server.put(PARENT, known | parent(replicas, **metadata)))
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self.server.objects[PARENT].get("status", {}))
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        return next((c for c in self.status.get("conditions", ()) if c["type"] == kind), {})
+
+    def events(self) -> list[tuple[str, str, str]]:
+        found = [obj for path, obj in self.server.objects.items() if path.startswith(EVENTS)]
+        return [(event["type"], event["reason"], event["involvedObject"]["name"]) for event in found]
+
+    async def settled(self) -> None:
+        """Nothing is written any more, though everything was looked at again."""
+        while True:
+            before = self.server.history[-1]
+            self.planner.seen.clear()
+            self.runtime._queue.add(self.runtime._parents.all()[0])
+            await until(lambda: self.planner.seen)
+            if self.server.history[-1] is before:
+                return
+
+
+def parent(replicas: int = 1, **metadata: Any) -> dict[str, Any]:
+    spec = {"model": {"demo": {}}, "decode": {"replicas": replicas}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"namespace": "n", "name": "d", "generation": 1, **metadata},
+        "spec": spec,
+    }
+
+
+@pytest.fixture
+async def operator(server: FakeServer, api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
+    monkeypatch.setattr(module, "_GATHER_SECONDS", 0.0)
+    config = OperatorConfig("worker:1", "router:1", all_namespaces=True, common_labels={"team": "x"})
+    made = Operator(server, api, config)
+    await made.discovery.refresh()
+    made.runtime.start()
+    yield made
+    await made.runtime.close()
+    assert made.failures == []
+
+
+async def test_a_v4deployment_becomes_its_plan_and_its_status(operator: Operator) -> None:
+    assert operator.runtime.not_ready().startswith("not listed yet: /api/v1/pods, /api/v1/configmaps, ")
+    await operator.put(2)
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    assert operator.server.objects[CHILD]["data"] == {"decode": "2"}
+    assert operator.status["endpoint"] == "d"
+    assert operator.runtime.not_ready() == ""
+    await until(lambda: len(operator.events()) == 2)
+    assert operator.events() == [("Normal", "Starting", "d"), ("Normal", "Serving", "d")]
+    settings = operator.planner.seen[-1][2]
+    assert (settings.worker_image, settings.router_image, settings.common_labels) == (
+        "worker:1",
+        "router:1",
+        {"team": "x"},
+    )
+    assert settings.server_version == (1, 20)
+    assert ("policy/v1beta1", "PodDisruptionBudget") in settings.kinds
+
+
+async def test_nothing_is_written_when_nothing_changes(operator: Operator) -> None:
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    await operator.settled()
+    last, seen = operator.server.history[-1], len(operator.planner.seen)
+    operator.planner.requeue = 0.0
+    operator.runtime._queue.add(operator.runtime._parents.all()[0])
+    await until(lambda: len(operator.planner.seen) > seen + 20)
+    assert operator.server.history[-1] is last
+
+
+async def test_changes_drift_and_deleted_children_are_put_right(operator: Operator) -> None:
+    await operator.put(1)
+    await until(lambda: CHILD in operator.server.objects)
+    await operator.put(3)
+    await until(lambda: operator.server.objects[CHILD]["data"] == {"decode": "3"})
+    await operator.settled()
+    await operator.server.put(CHILD, {**operator.server.objects[CHILD], "data": {"decode": "9"}})
+    await until(lambda: operator.server.objects[CHILD]["data"] == {"decode": "3"})
+    await operator.server.remove(CHILD)
+    await until(lambda: CHILD in operator.server.objects)
+
+
+async def test_what_is_no_longer_planned_is_deleted(operator: Operator) -> None:
+    extra = {**config_map(_v4d("uid-x")), "metadata": {**config_map(_v4d("uid-x"))["metadata"], "name": "extra"}}
+    await operator.put()
+    await until(lambda: operator.planner.seen)
+    uid = operator.server.objects[PARENT]["metadata"]["uid"]
+    extra["metadata"]["ownerReferences"][0]["uid"] = uid
+    operator.planner.extra = (extra,)
+    await operator.put(2)
+    await until(lambda: CHILD.replace("/d", "/extra") in operator.server.objects)
+    operator.planner.extra = ()
+    await operator.put(3)
+    await until(lambda: CHILD.replace("/d", "/extra") not in operator.server.objects)
+
+
+async def test_what_is_being_deleted_is_left_alone(operator: Operator) -> None:
+    await operator.put()
+    await until(lambda: CHILD in operator.server.objects)
+    await operator.settled()
+    await operator.put(1, deletionTimestamp="2026-01-01T00:00:00Z")
+    seen = len(operator.planner.seen)
+    await operator.server.remove(CHILD)
+    last = operator.server.history[-1]
+    await until(lambda: operator.runtime._children.get("ConfigMap", "n", "d") is None)
+    await asyncio.sleep(0)
+    operator.runtime.seen(True, operator.server.objects[PARENT])
+    await operator.runtime.close()
+    assert len(operator.planner.seen) == seen
+    assert operator.server.history[-1] is last
+
+
+async def test_a_deletion_in_the_middle_stops_the_writes(operator: Operator) -> None:
+    def delete(_: dict[str, Any]) -> None:
+        gone = parent(1, deletionTimestamp="2026-01-01T00:00:00Z", resourceVersion="999")
+        gone["metadata"] = {**operator.server.objects[PARENT]["metadata"], **gone["metadata"]}
+        operator.runtime.seen(False, gone)
+
+    operator.planner.change = delete
+    await operator.put()
+    await until(lambda: operator.planner.seen)
+    await operator.runtime.close()
+    assert CHILD not in operator.server.objects
+    assert operator.status == {}
+
+
+async def test_a_spec_that_cannot_be_read_is_told_and_children_stay(operator: Operator) -> None:
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    broken = parent(1, generation=2)
+    broken["spec"]["decode"]["replicas"] = "many"
+    operator.runtime.seen(False, await operator.server.put(PARENT, operator.server.objects[PARENT] | broken))
+    await until(lambda: operator.condition("Degraded").get("status") == "True")
+    assert operator.condition("Ready")["reason"] == "InvalidSpec"
+    assert "decode.replicas must be a whole number" in operator.condition("Degraded")["message"]
+    assert operator.status["observedGeneration"] == 2
+    assert operator.status["endpoint"] == "d"
+    assert CHILD in operator.server.objects
+    await until(lambda: ("Warning", "InvalidSpec", "d") in operator.events())
+
+
+async def test_a_name_that_is_taken_is_told_and_healed(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+    await operator.server.put(
+        CHILD, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": "d"}}
+    )
+    await operator.put()
+    await until(lambda: operator.condition("Degraded").get("reason") == "NameTaken")
+    assert "data" not in operator.server.objects[CHILD]
+    assert operator.condition("Ready")["status"] == "False"
+    await until(lambda: "n/d: ConfigMap d exists" in caplog.text)
+    await operator.server.remove(CHILD)
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    assert operator.condition("Degraded") == {}
+
+
+async def test_errors_of_the_server_are_waited_for(operator: Operator) -> None:
+    operator.server.fault = lambda r: status(500, "InternalError", "etcd") if r.method == "PATCH" else None
+    await operator.put()
+    await until(lambda: operator.server.count("PATCH") > 2)
+    operator.server.fault = lambda _: None
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    assert operator.condition("Degraded") == {}, "nothing that anybody must act on"
+
+
+async def test_an_event_that_cannot_be_written_hinders_nothing(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    operator.server.fault = lambda r: status(403, "Forbidden", "no") if r.path.endswith("/events") else None
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    await until(lambda: "an Event could not be written" in caplog.text)
+
+
+async def test_a_v4deployment_that_went_without_a_word_is_forgotten(operator: Operator) -> None:
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    await operator.settled()
+    await operator.server.remove(PARENT)
+    await operator.runtime._forget_gone()
+    assert operator.runtime._parents.all() == []
+
+
+async def test_a_status_of_what_went_is_no_error(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    obj = await operator.server.put(PARENT, parent())
+    await operator.server.remove(PARENT)
+    operator.runtime.seen(False, obj)
+    await until(lambda: operator.server.count(f"PATCH {PARENT}/status"))
+    await until(lambda: operator.runtime._parents.all() == [])
+    assert caplog.text == ""
+
+
+async def test_everything_is_looked_at_again_now_and_then(server: FakeServer, api: Api) -> None:
+    config = OperatorConfig("worker:1", "router:1", namespaces=("n", "m"), resync_seconds=1.0)
+    operator = Operator(server, api, config)
+    await operator.discovery.refresh()
+    operator.runtime.start()
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    seen = len(operator.planner.seen)
+    await until(lambda: len(operator.planner.seen) > seen + 1)
+    assert server.count("GET /apis/v4serve.dev/v1alpha1/namespaces/m/v4deployments")
+    await operator.runtime.close()
+
+
+async def test_a_server_that_was_upgraded_is_noticed(
+    server: FakeServer, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_DETECT_SECONDS", 0.05)
+    operator = Operator(server, api, OperatorConfig("worker:1", "router:1", all_namespaces=True))
+    await operator.discovery.refresh()
+    operator.runtime.start()
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    server.fault = lambda r: status(503, "down") if r.path == "/version" else None
+    asked = server.count("GET /version")
+    await until(lambda: server.count("GET /version") > asked + 1)
+    server.kinds["policy/v1"] = server.kinds.pop("policy/v1beta1")
+    server.fault = lambda _: None
+    await until(lambda: ("policy/v1", "PodDisruptionBudget") in operator.planner.seen[-1][2].kinds)
+    assert server.count("GET /apis/policy/v1/poddisruptionbudgets")
+    await operator.runtime.close()
+    assert operator.failures == []
+
+
+async def test_a_part_that_ends_by_itself_is_told(server: FakeServer, api: Api) -> None:
+    operator = Operator(server, api, OperatorConfig("worker:1", "router:1", all_namespaces=True))
+    await operator.discovery.refresh()
+    operator.runtime._children.replace = None  # type: ignore[assignment, method-assign]
+    operator.runtime.start()
+    await until(lambda: operator.failures)
+    assert isinstance(operator.failures[0], TypeError)
+    await operator.runtime.close()
+
+
+def _v4d(uid: str) -> V4Deployment:
+    from v4_operator.spec import Spec
+
+    return V4Deployment("d", "n", uid, 1, False, Spec())
