@@ -161,6 +161,7 @@ class WorkerLink:
         async with grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS) as channel:
             stub: Any = rpc.WorkerStub(channel)  # generated without types
             self._accept(await self._describe(stub))
+            self._outgoing = asyncio.Queue()
             tasks = [asyncio.create_task(c) for c in (self._read(stub), self._watch(stub), self._end())]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -187,19 +188,20 @@ class WorkerLink:
         if info.instance != self.info.instance:
             self.prefixes.clear()
             self.probed = False
-        self.info, self.load = info, info.load
-        self._outgoing = asyncio.Queue()
-        self._sent_tokens = self._sent_sequences = 0
+        self.info = info
+        self._report(info.load)
 
     async def _read(self, stub: Any) -> None:
         async for message in stub.Serve(self._requests(self._outgoing), metadata=metadata(self._token)):
             self._heard = True
-            if message.HasField("load"):
-                self._report(message.load)
             if not self.up:
+                # Another process may have taken the address since it was described: this is the one that streams.
+                self._accept(await self._describe(stub))
                 self.up = True
                 self.error = ""
                 log.info("%s worker %s is up, instance %s", self.role, self.address, self.info.instance)
+            if message.HasField("load"):
+                self._report(message.load)
             for event in message.events:
                 deliver = self._legs.get((event.request, event.attempt))
                 if deliver is not None:

@@ -137,3 +137,14 @@ async def test_a_lost_stream_leaves_no_task_behind() -> None:
         await worker.kill()
         await until(lambda: not link.up, "lost")
         await until(lambda: sending() == 0, "ended")
+
+
+async def test_a_process_that_took_the_address_after_it_was_described_is_known_by_its_own_word() -> None:
+    worker = FakeWorker("decode", Caches())
+    worker.serves.clear()
+    async with linked(worker) as link:
+        await until(lambda: bool(link.info.instance), "the first one described itself")
+        worker.instance, worker.fingerprint = "decode-of-later", "two"
+        worker.serves.set()
+        await until(lambda: link.open, "its stream began")
+        assert (link.info.instance, link.info.fingerprint) == ("decode-of-later", "two")
