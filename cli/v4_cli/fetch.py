@@ -30,6 +30,8 @@ def fetch(
 ) -> None:
     """Download a checkpoint from Hugging Face, go on where an earlier run stopped, and verify every file's hash.
 
+    What is whole stays as it is, even if the branch has moved on: name a commit for what came later.
+
     HF_TOKEN is the access token if the repository needs one, HF_ENDPOINT another address of the hub.
     """
     wanted = load(FetchConfig, config, {"repository": repository, "revision": revision, "into": into})

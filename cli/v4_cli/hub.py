@@ -2,7 +2,9 @@
 
 `huggingface_hub` brings the bytes and goes on where an earlier run stopped; it checks sizes, not content. Here every
 file is hashed against what the repository's index says of the commit. A marker file in the folder is written last, so
-that who finds it finds all files whole. Knows no model: only which kinds of files a checkpoint consists of.
+that who finds it finds all files whole. What is whole stays as it is, even if its branch moves on: workers may be
+reading it, and another commit's files among them would be no model. Knows no model: only which kinds of files a
+checkpoint consists of.
 """
 
 import errno
@@ -74,17 +76,17 @@ class Commit:
         return sum(file.size for file in self.files)
 
 
-def fetch(repository: str, revision: str, into: Path, *, pause_seconds: float = _PAUSE_SECONDS) -> Commit:
+def fetch(repository: str, revision: str, into: Path, *, pause_seconds: float = _PAUSE_SECONDS) -> None:
     """Have every file of the revision in `into`, whole and verified. Raises ConfigError, FetchError.
 
     What a run before brought is kept. Reads HF_ENDPOINT and HF_TOKEN, as every tool of Hugging Face does.
     """
+    if kept := whole_commit(into, repository, revision):
+        log.info("%s at %s is complete already", repository, kept[:12])
+        return
     disable_progress_bars()
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # below, it writes addresses, some of which are signed
     commit = _again(lambda: _resolve(repository, revision), lambda: 0, pause_seconds)
-    if is_complete(into, repository, commit):
-        log.info("%s at %s is complete already", repository, commit.id[:12])
-        return commit
     _make_room(into, commit)
     (into / MARKER).unlink(missing_ok=True)
     wrong: Sequence[RemoteFile] = commit.files
@@ -95,9 +97,9 @@ def fetch(repository: str, revision: str, into: Path, *, pause_seconds: float = 
         log.info("verifying %.1f GB", commit.size / 1e9)
         wrong = verify(into, commit.files)
         if not wrong:
-            _mark(into, repository, commit)
+            _mark(into, repository, revision, commit)
             log.info("%s at %s is complete: %.1f GB", repository, commit.id[:12], commit.size / 1e9)
-            return commit
+            return
         for file in wrong:
             log.warning("%s is not what the repository says: fetching it again", file.name)
             (into / file.name).unlink(missing_ok=True)
@@ -105,14 +107,18 @@ def fetch(repository: str, revision: str, into: Path, *, pause_seconds: float = 
     raise FetchError(f"{names}: the bytes do not have the hash that {repository} states for {commit.id}; try later")
 
 
-def is_complete(into: Path, repository: str, commit: Commit) -> bool:
-    """Whether an earlier run verified this commit here and its files still have their sizes."""
+def whole_commit(into: Path, repository: str, revision: str) -> str:
+    """The commit that an earlier run verified here for this revision, if its files still have their sizes; else empty.
+
+    Asks nobody: the marker says what belongs to it.
+    """
     try:
         marker = json.loads((into / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    same = marker == {"repository": repository, "commit": commit.id}
-    return same and all(_size(into / file.name) == file.size for file in commit.files)
+        asked, commit, sizes = (marker["repository"], marker["revision"]), str(marker["commit"]), dict(marker["files"])
+    except (OSError, ValueError, TypeError, KeyError):  # none, or not ours
+        return ""
+    same = asked == (repository, revision) and all(_size(into / name) == size for name, size in sizes.items())
+    return commit if same else ""
 
 
 def verify(into: Path, files: Iterable[RemoteFile]) -> list[RemoteFile]:
@@ -221,8 +227,9 @@ def _raise_if_final(error: Exception) -> None:
         raise ConfigError(f"cannot write: {told}; give a writable volume with more room") from error
 
 
-def _mark(into: Path, repository: str, commit: Commit) -> None:
-    text = json.dumps({"repository": repository, "commit": commit.id})
+def _mark(into: Path, repository: str, revision: str, commit: Commit) -> None:
+    sizes = {file.name: file.size for file in commit.files}
+    text = json.dumps({"repository": repository, "revision": revision, "commit": commit.id, "files": sizes})
     (into / f"{MARKER}.new").write_text(text, encoding="utf-8")
     (into / f"{MARKER}.new").rename(into / MARKER)
 

@@ -107,7 +107,7 @@ class Applier:
         except ApiError as error:
             if error.status not in (404, 409):  # it is gone, or another object has its name
                 raise
-        self._children.remove(live)
+        self._children.forget(live)  # a finalizer may keep it for a while, which a watch will tell
 
 
 def _may_write(desired: Json, live: Json) -> bool:

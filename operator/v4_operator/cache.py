@@ -1,7 +1,7 @@
 """What is known of the cluster, in memory: V4Deployments, and the objects that the operator made for them. No I/O.
 
 Objects come from watches and from the answers to the operator's own writes, in any order; of two versions the newer
-one stays. Contents of Secrets are never kept.
+one stays, and what went stays gone. Contents of Secrets are never kept.
 """
 
 import sys
@@ -12,6 +12,7 @@ from v4_core.kubernetes import DEPLOYMENT_LABEL, KIND
 from v4_operator.compare import controller
 from v4_operator.spec import Json
 
+_REMEMBERED = 10_000  # deletions; an answer that was under way comes within seconds
 _INTERNED = 64  # characters up to which equal strings are one object: names, images, words of the API
 
 
@@ -58,11 +59,31 @@ def newer(version: str, than: str) -> bool:
     return int(version) > int(than) if version.isdigit() and than.isdigit() else version != than
 
 
+class _Gone:
+    """What went last, and when: the answer to a write may come after the news that its object is no more.
+
+    What only lost its label counts as gone as well, to those who watch by label, and may come back later.
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[str, str] = {}  # by uid
+
+    def add(self, obj: Json) -> None:
+        self._versions[obj["metadata"]["uid"]] = obj["metadata"]["resourceVersion"]
+        if len(self._versions) > _REMEMBERED:
+            del self._versions[next(iter(self._versions))]
+
+    def __contains__(self, obj: Json) -> bool:
+        version = self._versions.get(obj["metadata"]["uid"])
+        return version is not None and not newer(obj["metadata"]["resourceVersion"], version)
+
+
 class Parents:
     """The V4Deployments."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, Json] = {}
+        self._gone = _Gone()
 
     def get(self, key: Key) -> Json | None:
         """As it was seen last."""
@@ -75,14 +96,15 @@ class Parents:
     def put(self, obj: Json) -> bool:
         """Keep `obj` unless something newer is known; whether it was kept."""
         key, known = key_of(obj), self._objects.get(key_of(obj))
-        if known is not None and not _later(obj["metadata"], known["metadata"]):
+        if obj in self._gone or (known is not None and not _later(obj["metadata"], known["metadata"])):
             return False
         self._objects[key] = compact(obj)
         return True
 
     def remove(self, obj: Json) -> bool:
-        """Forget `obj`, unless another one has its name by now; whether it was known."""
+        """Forget `obj`, which went, unless another one has its name by now; whether it was known."""
         key, known = key_of(obj), self._objects.get(key_of(obj))
+        self._gone.add(obj)
         if known is None or known["metadata"]["uid"] != obj["metadata"]["uid"]:
             return False
         del self._objects[key]
@@ -111,6 +133,7 @@ class Children:
         self._objects: dict[_Identity, Json] = {}
         self._owned: dict[Key, dict[_Identity, Json]] = {}
         self._notes: dict[_Identity, str] = {}
+        self._gone = _Gone()
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """One object, whoever it belongs to."""
@@ -134,7 +157,7 @@ class Children:
         """Keep `obj` unless something newer is known."""
         identity = _identity(obj)
         known = self._objects.get(identity)
-        if known is not None and not _later(obj["metadata"], known["metadata"]):
+        if obj in self._gone or (known is not None and not _later(obj["metadata"], known["metadata"])):
             return
         concerned = {self._drop(identity)}
         kept = self._objects[identity] = compact(obj)
@@ -144,7 +167,12 @@ class Children:
         self._tell(concerned)
 
     def remove(self, obj: Json) -> None:
-        """Forget `obj`, unless another one has its name by now."""
+        """Forget `obj`, which went."""
+        self._gone.add(obj)
+        self.forget(obj)
+
+    def forget(self, obj: Json) -> None:
+        """Forget `obj` until it is seen again, unless another one has its name by now."""
         identity = _identity(obj)
         known = self._objects.get(identity)
         if known is not None and known["metadata"]["uid"] == obj["metadata"]["uid"]:

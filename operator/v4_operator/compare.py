@@ -39,6 +39,12 @@ def needs_write(written: Json, live: Json) -> bool:
     return not contains(written, live)
 
 
+def was_applied(desired: Json, live: Json) -> bool:
+    """Whether the live object came from this very desired one; what others changed since is repaired anyway."""
+    annotations = live["metadata"].get("annotations") or {}
+    return bool(annotations.get(APPLIED_ANNOTATION) == digest(desired))
+
+
 def contains(desired: Any, live: Any, key: str = "") -> bool:
     """Whether everything in `desired` stands in `live`; `key` is the one that both stand at."""
     if isinstance(desired, Mapping):

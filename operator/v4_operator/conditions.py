@@ -7,7 +7,7 @@ from typing import Any
 
 from v4_operator.spec import Json
 
-_MESSAGE_CHARACTERS = 600
+_MESSAGE_CHARACTERS = 600  # so that an Event, which takes 1024, can tell it whole
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def written(conditions: Sequence[Condition], before: Sequence[Json], generation:
     return [_written(condition, known.get(condition.type, {}), generation, now) for condition in conditions]
 
 
-def shortened(text: str) -> str:
+def _shortened(text: str) -> str:
     """A message on one line that fits into a status."""
     line = " ".join(text.split())
     return line if len(line) <= _MESSAGE_CHARACTERS else f"{line[: _MESSAGE_CHARACTERS - 1]}…"
@@ -41,5 +41,5 @@ def _written(condition: Condition, before: Json, generation: int, now: datetime)
         "observedGeneration": generation,
         "lastTransitionTime": since or now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "reason": condition.reason,
-        "message": shortened(condition.message),
+        "message": _shortened(condition.message),
     }

@@ -11,7 +11,16 @@ from v4_operator.errors import ApiError, KindMissing
 
 log = logging.getLogger(__name__)
 
-_GROUPS = ("apps", "batch", "coordination.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", GROUP)
+_GROUPS = (
+    "apps",
+    "batch",
+    "coordination.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "security.openshift.io",
+    GROUP,
+)
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 EVENTS = Resource("v1", "Event", "events")
 
@@ -103,11 +112,11 @@ class Discovery:
 
 
 def _resources(api_version: str, listed: Any) -> dict[tuple[str, str], Resource]:
-    """Those that live in a namespace, subresources apart."""
+    """Those of one group and version, subresources apart."""
     return {
         (api_version, entry["kind"]): Resource(api_version, entry["kind"], entry["name"])
         for entry in listed.get("resources", ())
-        if entry["namespaced"] and "/" not in entry["name"]
+        if "/" not in entry["name"]
     }
 
 

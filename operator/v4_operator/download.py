@@ -1,14 +1,16 @@
 """How a model comes from Hugging Face into a claim: the claim, and the Job that fills it. Pure.
 
 A claim that is made here has no owner and is never deleted: weights cost hours. Its name follows from repository and
-revision, so V4Deployments of one namespace share it. The Job can go on where an earlier one stopped; what it runs on
-cannot be changed, so its name follows from that, and a Job that failed is tried again once it is deleted.
+revision, so V4Deployments of one namespace share it. The Job can go on where an earlier one stopped. What it runs on
+cannot be changed, so one that has not fetched the model yet is made anew when spec or operator say otherwise.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from v4_core.kubernetes import MANAGED_BY_LABEL, MANAGER, ROLE_LABEL
+from v4_operator.compare import was_applied
 from v4_operator.live import Live, condition, holds, label
 from v4_operator.model_source import MODEL_DIR, VOLUME, claim_of, folder_of
 from v4_operator.names import CREATE_ONLY, DOWNLOAD, child, metadata, short_digest
@@ -19,7 +21,7 @@ from v4_operator.spec import HuggingFace, Json, V4Deployment
 _RETRIES = 5
 _REQUESTS = {"cpu": "250m", "memory": "1Gi"}
 # A new volume belongs to root. A platform with this kind gives pods a group by itself, and refuses one that they name.
-_ASSIGNS_GROUPS = ("security.openshift.io/v1", "SecurityContextConstraints")
+ASSIGNS_GROUPS = ("security.openshift.io/v1", "SecurityContextConstraints")
 _GROUP = 65532
 
 
@@ -58,9 +60,14 @@ def _last_error(live: Live) -> str:
 
 
 def job_name(v4d: V4Deployment, fetched: HuggingFace) -> str:
-    """Name of the Job for what it is to fetch, as whom, and from where."""
-    what = [fetched.repository, fetched.revision, claim_of(fetched), fetched.token_secret]
-    return child(v4d, "fetch", short_digest([*what, list(v4d.spec.prefill.pod.env)]))
+    """Name of the Job for what it is to fetch, and where to."""
+    return child(v4d, "fetch", short_digest([fetched.repository, fetched.revision, claim_of(fetched)]))
+
+
+def outdated_jobs(desired: Iterable[Json], live: Live) -> list[Json]:
+    """Live Jobs that have not fetched their model, and would be made otherwise now."""
+    jobs = ((obj, live.find("Job", obj["metadata"]["name"])) for obj in desired if obj["kind"] == "Job")
+    return [job for obj, job in jobs if job and not holds(job, "Complete") and not was_applied(obj, job)]
 
 
 def download_objects(v4d: V4Deployment, settings: Settings, image: str) -> list[dict[str, Any]]:
@@ -99,7 +106,7 @@ def _job(v4d: V4Deployment, settings: Settings, fetched: HuggingFace, image: str
     claim = {"name": VOLUME, "persistentVolumeClaim": {"claimName": claim_of(fetched)}}
     pod = Pod(DOWNLOAD, [made], [claim], child(v4d, "worker"), more={"restartPolicy": "Never"})
     pod_template = template(v4d, settings, pod, v4d.spec.prefill.pod)
-    if _ASSIGNS_GROUPS not in settings.kinds:
+    if ASSIGNS_GROUPS not in settings.kinds:
         group: Json = {"fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
         pod_template["spec"]["securityContext"] |= group
     return {

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
 from v4_operator.fleet_view import FleetView
-from v4_operator.live import Live, condition, count, label, leaving, moment, replicas
+from v4_operator.live import Live, condition, count, holds, label, leaving, moment, replicas
 from v4_operator.rollout import NONE, Generation, Size
 from v4_operator.spec import Json
 
@@ -33,11 +33,19 @@ def _generation(live: Live, fleet: FleetView, revision: str) -> Generation:
         asked=_total((label(d, ROLE_LABEL), replicas(d)) for d in found),
         ready=_total((label(d, ROLE_LABEL), count(d, "readyReplicas")) for d in found),
         pods=_total((label(pod, ROLE_LABEL), 1) for pod in pods),
-        probed=fleet.served_by_all(revision),
+        probed=_proven(live, fleet, revision),
         settled=bool(found) and all(_settled(deployment) for deployment in found),
         made=min((str(d["metadata"].get("creationTimestamp", "")) for d in found), default=""),
         paired=any(label(d, ROLE_LABEL) == "pair" for d in found),
     )
+
+
+def _proven(live: Live, fleet: FleetView, revision: str) -> bool:
+    """Whether every router had a token through it; where there is to be none, nobody waits for one."""
+    if not live.v4d.spec.router.replicas:
+        return True
+    ready = sum(holds(pod, "Ready") for pod in live.pods_of("router"))  # one of them may not have answered in time
+    return fleet.served_by_all(revision) and len(fleet.answers) >= ready
 
 
 def _total(counts: Iterable[tuple[str, int]]) -> Size:

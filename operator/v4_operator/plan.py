@@ -4,13 +4,14 @@ Every answer follows from the spec, the children and the routers' answers of thi
 a spec that cannot be followed nothing is made or changed, and the status goes on telling what serves.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
 from v4_operator.check import check
 from v4_operator.compare import create_only
-from v4_operator.download import download, download_objects
+from v4_operator.download import download, download_objects, outdated_jobs
 from v4_operator.fleet_view import FleetView
 from v4_operator.generations import generations
 from v4_operator.images import router_image, worker_image
@@ -41,11 +42,10 @@ def plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
         return Plan((), status=status, requeue_seconds=_requeue(now, status))
     desired = [*_around(now, settings), *_workers(now, settings), *_router(now, settings)]
     now = replace(now, desired=desired)
-    wanted = {_key(obj) for obj in desired}
     status = status_of(now)
     return Plan(
         objects=tuple(obj for obj in desired if not (create_only(obj) and now.live.find(*_key(obj)))),
-        prune=tuple(obj for obj in now.live.owned if _key(obj) not in wanted),
+        prune=tuple(_unwanted(now.live, desired)),
         status=status,
         requeue_seconds=_requeue(now, status),
     )
@@ -109,6 +109,14 @@ def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
     if now.startable:
         return [router_deployment(now.v4d, settings, router_image(now.v4d, now.live, settings))]
     return [kept(now.router, now.v4d.spec.router.replicas)] if now.router else []
+
+
+def _unwanted(live: Live, desired: Sequence[Json]) -> list[Json]:
+    """Live children to delete. A Secret that is no longer wanted goes after the last pod that needs it to start."""
+    volumes = [volume for pod in live.pods for volume in pod["spec"].get("volumes") or ()]
+    mounted = {("Secret", volume["secret"]["secretName"]) for volume in volumes if volume.get("secret")}
+    kept = mounted | {_key(obj) for obj in desired}
+    return [*(obj for obj in live.owned if _key(obj) not in kept), *outdated_jobs(desired, live)]
 
 
 def _requeue(now: Situation, status: Json) -> float:

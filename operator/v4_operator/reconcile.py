@@ -63,9 +63,9 @@ class Reconciler:
             return await self._bring_about(key, parent, v4d)
 
     async def _bring_about(self, key: Key, parent: Json, v4d: V4Deployment) -> float | None:
-        children = self._children.of(key, v4d.uid)
+        fleets = await self._fleets.ask(self._children.of(key, v4d.uid))
         now, old = datetime.now(UTC), parent.get("status") or {}
-        observed = Observed(now, children, await self._fleets.ask(children), old)
+        observed = Observed(now, self._children.of(key, v4d.uid), fleets, old)  # as it is by now
         plan = self._plan(v4d, observed, self._settings())
         errors = await self._applier.apply(plan.objects, lambda: self._wanted(key, v4d.uid))
         if self._wanted(key, v4d.uid):

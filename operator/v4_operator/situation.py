@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from v4_core.kubernetes import REVISION_LABEL
-from v4_operator.compare import APPLIED_ANNOTATION, contains, digest
+from v4_operator.compare import contains, was_applied
 from v4_operator.deadline import Deadline, ready_since
 from v4_operator.download import Download
 from v4_operator.fleet_view import FleetView
@@ -123,13 +123,16 @@ class Situation:
         pods = self.worker_pods
         if self.deadline.missed_by_deployments(self.deployments) or self.deadline.missed_by_pods(pods):
             return True
-        unprobed = self.wanted.pairs and self.current.ready.covers(self.wanted) and not self.served
+        asked = self.wanted.pairs and self.v4d.spec.router.replicas
+        unprobed = asked and self.current.ready.covers(self.wanted) and not self.served
         return bool(unprobed and pods and self.deadline.missed_since(max(map(ready_since, pods))))
 
     @cached_property
     def stalled(self) -> bool:
         """Whether workers or router have missed their deadline."""
-        return self.workers_stalled or self.deadline.missed_by_pods(self.live.pods_of(ROUTER))
+        routers = self.live.pods_of(ROUTER), [self.router] if self.router else []
+        late = self.deadline.missed_by_pods(routers[0]) or self.deadline.missed_by_deployments(routers[1])
+        return self.workers_stalled or late
 
     def updated(self, deployment: Json) -> int:
         """Pods of a live Deployment that are made of the desired template."""
@@ -156,9 +159,3 @@ def _same(obj: Json, other: Json) -> bool:
 def _seen(deployment: Json) -> bool:
     """Whether its controller's counts are about its spec as it is now."""
     return count(deployment, "observedGeneration") >= int(deployment["metadata"].get("generation", 0))
-
-
-def was_applied(desired: Json, live: Json) -> bool:
-    """Whether the live object came from this very desired one; what others changed since is repaired anyway."""
-    annotations = live["metadata"].get("annotations") or {}
-    return bool(annotations.get(APPLIED_ANNOTATION) == digest(desired))

@@ -178,7 +178,6 @@ class V4Deployment:
     generation: int
     deleting: bool  # deletionTimestamp is set: nothing may be created any more
     spec: Spec
-    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def served_name(self) -> str:
@@ -197,7 +196,6 @@ def parse(obj: Json) -> V4Deployment:
             generation=metadata.whole("generation", 0, most=2**63 - 1),
             deleting="deletionTimestamp" in metadata,
             spec=_spec(Fields("", Fields("", obj).mapping("spec"))),
-            labels=metadata.texts("labels"),
         )
     except FieldError as error:
         raise SpecError("InvalidSpec", str(error)) from None

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from v4_operator.conditions import Condition, written
 from v4_operator.errors import ApiError, KindMissing, NameTaken, OperatorError
 from v4_operator.spec import Json
-
-_LONGEST_MESSAGE = 1024
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,10 @@ def _timeless(status: Json) -> Json:
 
 def refused(old: Json, generation: int, reason: str, message: str, now: datetime) -> dict[str, Any]:
     """The status of a V4Deployment that cannot be planned; what was made before stays as it is."""
-    states = {"Ready": "False", "Progressing": "False", "Degraded": "True"}
-    conditions = [_condition(old, kind, state, reason, message, generation, now) for kind, state in states.items()]
-    return {**old, "observedGeneration": generation, "conditions": conditions}
+    states = {"Ready": False, "Progressing": False, "Degraded": True}
+    conditions = [Condition(kind, holds, reason, message) for kind, holds in states.items()]
+    stated = written(conditions, old.get("conditions") or (), generation, now)
+    return {**old, "observedGeneration": generation, "conditions": stated}
 
 
 def with_errors(
@@ -63,29 +63,13 @@ def with_errors(
     if not lasting:
         return dict(status)
     reason = "NameTaken" if any(isinstance(error, NameTaken) for error in lasting) else "ApplyFailed"
-    message = "; ".join(str(error) for error in lasting)
-    degraded = _condition(old, "Degraded", "True", reason, message, generation, now)
+    degraded = Condition("Degraded", True, reason, "; ".join(map(str, lasting)))
     others = [condition for condition in status.get("conditions", ()) if condition["type"] != "Degraded"]
-    return {**status, "conditions": [*others, degraded]}
+    return {**status, "conditions": [*others, *written([degraded], old.get("conditions") or (), generation, now)]}
 
 
 def _lasts(error: OperatorError) -> bool:
     return isinstance(error, NameTaken | KindMissing) or (isinstance(error, ApiError) and not error.passing)
-
-
-def _condition(
-    old: Json, kind: str, state: str, reason: str, message: str, generation: int, now: datetime
-) -> dict[str, Any]:
-    before = _by_type(old.get("conditions") or ()).get(kind, {})
-    same = before.get("status") == state
-    return {
-        "type": kind,
-        "status": state,
-        "reason": reason,
-        "message": message[:_LONGEST_MESSAGE],
-        "observedGeneration": generation,
-        "lastTransitionTime": before["lastTransitionTime"] if same else now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
 
 
 def transitions(old: Json, new: Json) -> list[Transition]:
@@ -100,7 +84,7 @@ def transitions(old: Json, new: Json) -> list[Transition]:
             continue  # nothing has happened yet
         kind = "Warning" if _is_bad(condition, known) else "Normal"
         text = f"{condition['type']} is {condition['status']}: {condition.get('message') or condition['reason']}"
-        found.append(Transition(kind, condition["reason"], text[:_LONGEST_MESSAGE]))
+        found.append(Transition(kind, condition["reason"], text))
     return found
 
 

@@ -34,7 +34,10 @@ def _why_not_ready(now: Situation) -> tuple[str, str]:
     if now.problems and not now.deployments:
         return now.problems[0].reason, now.problems[0].message
     if empty := _empty_pools(now):
-        return "ScaledToZero", f"{' and '.join(empty)} replicas are 0: a request needs one of each"
+        return (
+            "ScaledToZero",
+            f"{' and '.join(empty)} replicas are 0: Ready tells of a transfer, which needs one of each",
+        )
     if not now.startable:
         return "ModelNotFetched", f"Job {now.download.job} has not fetched the model yet"
     if not now.current.ready.pairs:

@@ -39,16 +39,17 @@ class Watch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        failures = 0
+        clock, failures = asyncio.get_running_loop().time, 0
         while True:
+            began = clock()
             try:
                 if not self._version:
                     await self._list()
-                    failures = 0
                 await self._follow()
                 failures = 0
             except ApiError as error:
-                failures += 1
+                lasted = clock() - began > _LONGEST_PAUSE
+                failures = 1 if lasted else failures + 1
                 if not isinstance(error, Unreachable):
                     self._version = ""
                 WATCH_RESTARTS.labels(self.resource.kind).inc()

@@ -37,6 +37,8 @@ CONTAINERS: Mapping[str, tuple[WorkerRole, ...]] = {
 }
 _ROLE_ALIASES = {"prefill": "prefill", "decode": "decode", "pair": "both"}
 _START_SECONDS = 300  # until the process answers /health: imports on a busy node
+# Between a pod's readiness and the end of the one that it replaces: routers must find and prove it before they lose that.
+_PROOF_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Workers:
                 "replicas": replicas,
                 "revisionHistoryLimit": 2,
                 "progressDeadlineSeconds": rollout.progress_deadline_seconds,
+                "minReadySeconds": min(_PROOF_SECONDS, rollout.progress_deadline_seconds - 1),
                 "selector": {"matchLabels": selector(v4d, role, self.revision)},
                 "strategy": {
                     "type": "RollingUpdate",

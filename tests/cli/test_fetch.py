@@ -19,6 +19,7 @@ FILES = {
     "tokenizer.json": b"{}",
     "pytorch_model.bin": b"never to be fetched",
 }
+MARKER = ".v4serve-complete.json"
 WANTED = sorted(FILES.keys() - {"pytorch_model.bin"})
 
 
@@ -40,13 +41,39 @@ def test_a_checkpoint_comes_whole_and_a_second_run_brings_nothing(tmp_path: Path
         assert first.returncode == 0, first.stderr
         assert "/resolve/" not in first.stderr, "addresses, which may be signed, are not logged"
         assert fetched(tmp_path / "m") == {name: FILES[name] for name in WANTED}
-        marker = json.loads((tmp_path / "m" / ".v4serve-complete.json").read_text())
-        assert marker == {"repository": "acme/model", "commit": COMMIT}
+        marker = json.loads((tmp_path / "m" / MARKER).read_text())
+        assert (marker["repository"], marker["revision"], marker["commit"]) == ("acme/model", "main", COMMIT)
+        assert marker["files"] == {name: len(FILES[name]) for name in WANTED}
         hub.ranges.clear()
         again = fetch(hub, tmp_path / "m")
         assert again.returncode == 0
         assert hub.ranges == []
         assert "complete already" in again.stderr
+
+
+def test_what_is_whole_stays_when_its_branch_moves_on_and_follows_another_revision(tmp_path: Path) -> None:
+    into, small = tmp_path / "m", {"config.json": b"{}", "model.safetensors": b"first"}
+    with Hub("acme/model", small) as hub:
+        assert fetch(hub, into).returncode == 0
+    with Hub("acme/model", {**small, "model.safetensors": b"second one"}) as hub:
+        assert fetch(hub, into).returncode == 0
+        assert fetched(into) == small, "workers may be reading it"
+        (into / "config.json").unlink()
+        assert fetch(hub, into).returncode == 0, "what is no longer whole is fetched again"
+        assert fetched(into)["model.safetensors"] == b"second one"
+    with Hub("acme/model", small) as hub:
+        assert fetch(hub, into, "--revision", COMMIT).returncode == 0
+        assert fetched(into) == small
+
+
+@pytest.mark.parametrize("marker", ["", "[]", "{}", '{"repository": "acme/model", "commit": "c"}'])
+def test_a_marker_that_says_too_little_counts_for_nothing(tmp_path: Path, marker: str) -> None:
+    into = tmp_path / "m"
+    into.mkdir()
+    (into / MARKER).write_text(marker)
+    with Hub("acme/model", {"config.json": b"{}", "model.safetensors": b"x"}) as hub:
+        assert fetch(hub, into).returncode == 0
+    assert (into / "model.safetensors").exists()
 
 
 def test_a_broken_connection_is_gone_on_from_where_it_broke(tmp_path: Path) -> None:
@@ -74,7 +101,7 @@ def test_bytes_that_stay_wrong_are_never_marked_complete(tmp_path: Path) -> None
         done = fetch(hub, tmp_path / "m")
     assert done.returncode == 1
     assert "error: config.json: the bytes do not have the hash" in done.stderr
-    assert not (tmp_path / "m" / ".v4serve-complete.json").exists()
+    assert not (tmp_path / "m" / MARKER).exists()
     assert not (tmp_path / "m" / "config.json").exists()
 
 

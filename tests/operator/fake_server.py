@@ -19,13 +19,21 @@ from v4_operator.api import Api
 Fault = Callable[[web.Request], web.StreamResponse | None]
 
 KINDS = {
-    "v1": {"configmaps": "ConfigMap", "secrets": "Secret", "pods": "Pod", "events": "Event"},
+    "v1": {
+        "configmaps": "ConfigMap",
+        "secrets": "Secret",
+        "pods": "Pod",
+        "events": "Event",
+        "namespaces": "Namespace",
+    },
     "apps/v1": {"deployments": "Deployment"},
     "policy/v1beta1": {"poddisruptionbudgets": "PodDisruptionBudget"},
     "coordination.k8s.io/v1": {"leases": "Lease"},
     "v4serve.dev/v1alpha1": {"v4deployments": "V4Deployment"},
     "apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
 }
+
+_OF_THE_CLUSTER = ("CustomResourceDefinition", "Namespace", "SecurityContextConstraints")
 
 
 class FakeServer:
@@ -110,8 +118,10 @@ class FakeServer:
 
     def _resources(self, group: str) -> list[dict[str, Any]]:
         common = {"singularName": "", "verbs": ["list", "watch", "patch"]}
-        kinds = [(name, kind, True) for name, kind in self.kinds[group].items()] + [("namespaces", "Namespace", False)]
-        return [{"name": name, "kind": kind, "namespaced": inside, **common} for name, kind, inside in kinds]
+        return [
+            {"name": name, "kind": kind, "namespaced": kind not in _OF_THE_CLUSTER, **common}
+            for name, kind in self.kinds[group].items()
+        ]
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         seen, cut, transport = int(request.query["resourceVersion"]), self.cut, request.transport

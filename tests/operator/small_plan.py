@@ -21,12 +21,11 @@ def small_plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Pla
     """A Secret, a ServiceAccount, a claim, a ConfigMap, a Service, two Deployments and a disruption budget."""
     names = ["prefill", "decode"]
     live = {(child["kind"], child["metadata"]["name"]): child for child in observed.children}
-    config = [child(v4d, "v1", "ConfigMap", "config", {"data": {"image": settings.worker_image}})]
     objects = [
         secret(v4d),
         child(v4d, "v1", "ServiceAccount", "worker", {"automountServiceAccountToken": False}),
         claim(v4d),
-        *([] if v4d.labels.get("config") == "no" else config),
+        child(v4d, "v1", "ConfigMap", "config", {"data": {"image": settings.worker_image}}),
         service(v4d),
         *(workers(v4d, name, v4d.spec.decode.replicas) for name in names),
         budget(v4d, settings),

@@ -142,6 +142,38 @@ def test_whatever_comes_twice_or_late_the_newest_stays(history: list[tuple[str, 
         assert found == {n for n, v in newest.items() if v["metadata"]["labels"].get(DEPLOYMENT_LABEL) == owner}
 
 
+def test_an_answer_that_comes_after_the_news_of_a_deletion_brings_nothing_back() -> None:
+    children, parents = Told(), Parents()
+    children.remove(obj("a", 12))
+    children.put(obj("a", 11))
+    assert children.get("Service", "n", "a") is None
+    parents.put(obj("d", 10))
+    assert parents.remove(obj("d", 12))
+    assert not parents.put(obj("d", 11))
+    assert parents.all() == []
+    parents.put(obj("d", 13, uid="new"))
+    assert parents.all() == [D], "another one of the name"
+
+
+def test_what_lost_its_label_is_known_again_once_it_has_it_back() -> None:
+    children = Told()
+    children.put(obj("a", 10))
+    children.remove(obj("a", 11))
+    children.put(obj("a", 12))
+    assert children.get("Service", "n", "a") == obj("a", 12)
+
+
+def test_what_is_about_to_go_may_be_seen_again() -> None:
+    children = Told()
+    children.put(obj("a", 10))
+    children.since()
+    children.forget(obj("a", 10))
+    assert children.since() == {D}
+    leaving = obj("a", 11, deletionTimestamp="2026-01-01T00:00:00Z")
+    children.put(leaving)
+    assert children.get("Service", "n", "a") == leaving
+
+
 def test_neither_history_nor_secrets_are_kept() -> None:
     secret = obj(kind="Secret", managedFields=[{"manager": "m"}]) | {"data": {"token": "c2VjcmV0"}, "type": "Opaque"}
     assert compact(secret) == obj(kind="Secret") | {"type": "Opaque"}

@@ -6,6 +6,7 @@ from tests.operator.fake_server import FakeServer, status
 from v4_core.kubernetes import API_VERSION
 from v4_operator.api import Api, Resource
 from v4_operator.discovery import Discovery, Features
+from v4_operator.download import ASSIGNS_GROUPS
 from v4_operator.errors import ApiError, KindMissing
 
 
@@ -14,7 +15,6 @@ async def test_versions_kinds_and_paths(server: FakeServer, api: Api) -> None:
     features = await discovery.refresh()
     assert features.version == (1, 20)
     assert ("apps/v1", "Deployment") in features.kinds
-    assert ("v1", "Namespace") not in features.kinds, "lives in no namespace"
     assert await discovery.resource("v1", "Secret") == Resource("v1", "Secret", "secrets")
     assert features.v4deployments == Resource(API_VERSION, "V4Deployment", "v4deployments")
     assert [(child.kind, child.api_version) for child in features.children()] == [
@@ -48,6 +48,12 @@ async def test_a_group_that_goes_meanwhile_is_absent_and_an_error_forgets_nothin
     assert discovery.features is known
     server.fault = lambda request: status(404, "NotFound") if request.path == "/apis/apps/v1" else None
     assert ("apps/v1", "Deployment") not in (await discovery.refresh()).kinds
+
+
+async def test_a_platform_that_gives_pods_a_group_is_recognised(server: FakeServer, api: Api) -> None:
+    assert ASSIGNS_GROUPS not in (await Discovery(api).refresh()).kinds
+    server.kinds["security.openshift.io/v1"] = {"securitycontextconstraints": "SecurityContextConstraints"}
+    assert ASSIGNS_GROUPS in (await Discovery(api).refresh()).kinds
 
 
 def test_a_server_that_nobody_looked_at_has_nothing() -> None:

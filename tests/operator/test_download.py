@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
-from v4_operator.download import download_objects
+from v4_operator.download import ASSIGNS_GROUPS, download_objects
 from v4_operator.records import Settings
 
 HUB: Obj = {"model": {"huggingFace": {"repository": "a/b", "tokenSecret": "hub"}}}
@@ -58,17 +58,58 @@ def test_the_job_runs_as_workers_do() -> None:
 
 @pytest.mark.parametrize("openshift", [False, True])
 def test_a_new_volume_can_be_written(openshift: bool) -> None:
-    kinds = {("security.openshift.io/v1", "SecurityContextConstraints")} if openshift else set()
+    kinds = {ASSIGNS_GROUPS} if openshift else set()
     context = job_of(settings=replace(SETTINGS, kinds=frozenset(kinds)))["spec"]["template"]["spec"]["securityContext"]
     assert ("fsGroup" in context) is not openshift
 
 
 def test_another_source_is_another_job() -> None:
-    names = {
+    names = [
         job_of({"model": {"huggingFace": {"repository": "a/b", **more}}})["metadata"]["name"]
         for more in ({}, {"revision": "2"}, {"claim": "mine"}, {"tokenSecret": "other"})
-    }
-    assert len(names) == 4
+    ]
+    assert len(set(names)) == 3
+    assert names[0] == names[3], "the same files, whoever asks for them"
+
+
+CHANGES: list[Obj] = [
+    {"image": "worker:2"},
+    {"model": {"huggingFace": {"tokenSecret": "other"}}},
+    {"prefill": {"pod": {"nodeSelector": {"disk": "fast"}}}},
+    {"prefill": {"pod": {"env": [{"name": "HF_ENDPOINT", "value": "http://mirror"}]}}},
+]
+
+
+@pytest.mark.parametrize("failed", ["", "backoff limit"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_job_that_has_not_fetched_the_model_follows_the_spec(change: Obj, failed: str) -> None:
+    world = World(HUB)
+    world.reconcile()
+    (before,) = world.of("Job")
+    if failed:
+        world.finish_job(failed)
+    world.change(change)
+    world.reconcile()
+    assert world.of("Job") == [], "what a Job runs on cannot be changed"
+    world.reconcile()
+    (after,) = world.of("Job")
+    assert after["spec"] != before["spec"]
+    assert world.condition("Progressing")["reason"] == "FetchingModel"
+    writes = world.writes
+    world.reconcile()
+    assert world.writes == writes
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_job_that_has_fetched_the_model_is_not_run_again(change: Obj) -> None:
+    world = World(HUB)
+    world.reconcile()
+    world.finish_job()
+    world.settle()
+    (before,) = world.of("Job")
+    world.change(change)
+    world.settle()
+    assert world.of("Job") == [before]
 
 
 def test_pods_wait_for_the_model() -> None:

@@ -146,8 +146,25 @@ def test_secrets_are_made_once() -> None:
 def test_what_is_no_longer_asked_for_goes() -> None:
     world = World()
     world.settle()
+    world.change({"model": {"revision": "b"}})
+    old = [d["metadata"]["name"] for d in world.of("Deployment") if "router" not in d["metadata"]["name"]]
+    world.settle()
+    assert not {d["metadata"]["name"] for d in world.of("Deployment")} & set(old)
+
+
+def test_a_key_stays_until_no_router_needs_it_to_start() -> None:
+    world = World()
+    world.settle()
     world.change({"router": {"auth": "none"}})
-    assert [(obj["kind"], obj["metadata"]["name"]) for obj in world.plan().prune] == [("Secret", "demo-api-key")]
+    seen = []
+    for _ in range(60):
+        world.reconcile()
+        mounted = [p for p in world.pods(role="router") if any(v["name"] == "api-keys" for v in p["spec"]["volumes"])]
+        seen.append((bool(mounted), ("Secret", "demo-api-key") in world.objects))
+        world.tick()
+    assert (True, False) not in seen
+    assert seen[-1] == (False, False)
+    assert ("Secret", "demo-token") in world.objects
 
 
 def test_what_others_own_stays() -> None:

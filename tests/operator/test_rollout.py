@@ -301,6 +301,33 @@ def test_what_finds_no_node_misses_its_deadline_and_the_old_revision_serves_on()
     assert world.condition("Ready")["status"] == "True"
 
 
+@pytest.mark.parametrize("strategy", ["Surge", "Replace"])
+def test_without_routers_a_change_ends_too_since_nobody_can_probe(strategy: str) -> None:
+    world = World({"router": {"replicas": 0}, "rollout": {"strategy": strategy, "drainSeconds": 4}})
+    first = world.settle().status["revision"]
+    world.change({"model": {"revision": "b"}})
+    world.settle()
+    world.tick(2000)
+    world.reconcile()
+    assert first not in world.revisions()
+    assert world.condition("Progressing")["reason"] == "Complete"
+    assert world.condition("Degraded")["reason"] == "AsExpected", "none is late who is not asked for"
+
+
+def test_an_old_revision_stays_until_every_ready_router_has_said_that_it_knows_the_new_one() -> None:
+    world = World({"router": {"replicas": 2}})
+    first = world.settle().status["revision"]
+    world.silent_routers = 1
+    world.change({"model": {"revision": "b"}})
+    for _ in range(30):
+        world.reconcile()
+        world.tick()
+    assert world.ready_pairs(first) == 1
+    world.silent_routers = 0
+    world.settle()
+    assert first not in world.revisions()
+
+
 def test_replace_with_one_of_each_states_the_outage() -> None:
     world = World({"rollout": {"strategy": "Replace", "drainSeconds": 4}})
     first = world.settle().status["revision"]

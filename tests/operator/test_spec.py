@@ -125,10 +125,8 @@ def test_every_field() -> None:
 
 
 def test_the_least_one() -> None:
-    obj = manifest({}, uid="u1", generation=3, labels={"a": "b"})
-    expected = V4Deployment(
-        "chat", "default", "u1", 3, deleting=False, spec=Spec(model=Model(profile="demo")), labels={"a": "b"}
-    )
+    obj = manifest({}, uid="u1", generation=3)
+    expected = V4Deployment("chat", "default", "u1", 3, deleting=False, spec=Spec(model=Model(profile="demo")))
     assert parse(obj) == expected
 
 

@@ -114,6 +114,22 @@ def test_capacity_as_planned_and_as_reported() -> None:
     assert world.status["capacity"]["reportedTokens"] == 2 * plan.tokens, "as it was known last"
 
 
+def test_a_router_that_a_quota_forbids_is_late_too() -> None:
+    world = World({"router": {"replicas": 2}, "rollout": {"progressDeadlineSeconds": 30, "drainSeconds": 1}})
+    world.settle()
+    router = world.get("Deployment", "demo-router")
+    refusal = {"type": "ReplicaFailure", "status": "True", "message": "quota", "lastTransitionTime": text(world.now)}
+    router["status"] |= {"readyReplicas": 1, "replicas": 1, "updatedReplicas": 1, "conditions": [refusal]}
+    world.kill(world.pods(role="router")[0])
+    world.reconcile()
+    assert verdict(world, "Progressing")[0] == "True"
+    world.now += timedelta(seconds=31)
+    world.reconcile()
+    assert verdict(world, "Progressing") == ("False", "ProgressDeadlineExceeded")
+    assert verdict(world, "Degraded") == ("True", "PodsRefused")
+    assert verdict(world, "Ready")[0] == "True", "the other router serves"
+
+
 @pytest.mark.parametrize(("share", "mismatch"), [(0.96, False), (0.94, True), (1.04, False), (1.06, True)])
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_capacity_that_differs_is_told(role: str, share: float, mismatch: bool) -> None:

@@ -146,6 +146,15 @@ async def test_a_watch_that_is_refused_is_tried_again(
     await until(lambda: followed.names() == {"a"})
 
 
+async def test_a_watch_that_is_always_refused_is_told_and_tried_ever_less_often(
+    server: FakeServer, followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though each list, which is allowed, goes well."""
+    server.fault = lambda request: status(403, "Forbidden", "no watch") if "watch" in request.query else None
+    followed.watches.follow([CONFIG_MAPS])
+    await until(lambda: "no watch; trying again" in caplog.text)
+
+
 async def test_a_dead_stream_is_noticed(
     server: FakeServer, followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

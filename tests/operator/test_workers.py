@@ -37,6 +37,13 @@ def test_each_pool_has_its_deployment() -> None:
     assert pod_of()["metadata"]["labels"]["llm-d.ai/role"] == "decode"
 
 
+@pytest.mark.parametrize(("deadline", "seconds"), [(1800, 10), (10, 9), (1, 0)])
+def test_routers_have_time_to_prove_a_pod_before_another_goes_for_it(deadline: int, seconds: int) -> None:
+    """The API server refuses as long a time as the progress deadline."""
+    for deployment in deployments({"rollout": {"progressDeadlineSeconds": deadline}}).values():
+        assert deployment["spec"]["minReadySeconds"] == seconds
+
+
 def test_a_pair_is_one_pod_with_both_workers() -> None:
     made = Workers(v4deployment({"placement": "shared"}), SETTINGS, "worker:1", "rev").deployments(Size(2, 2))
     (pair,) = made
