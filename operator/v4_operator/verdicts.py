@@ -22,7 +22,11 @@ def verdicts(now: Situation) -> list[Condition]:
 
 
 def _ready(now: Situation) -> Condition:
-    """True if the current revision was seen to serve, whatever else is going on."""
+    """True if the revision that the spec asks for was seen to serve, whatever else is going on."""
+    if now.problems:
+        problem = now.problems[0]
+        also = f"; revision {now.revision}, of a former spec, serves on" if now.served else ""
+        return Condition("Ready", False, problem.reason, problem.message + also)
     if now.served:
         return Condition("Ready", True, "Serving", f"revision {now.revision} serves by prefill, transfer and decode")
     reason, message = _why_not_ready(now)
@@ -31,8 +35,6 @@ def _ready(now: Situation) -> Condition:
 
 
 def _why_not_ready(now: Situation) -> tuple[str, str]:
-    if now.problems and not now.deployments:
-        return now.problems[0].reason, now.problems[0].message
     if empty := _empty_pools(now):
         return (
             "ScaledToZero",

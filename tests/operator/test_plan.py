@@ -193,7 +193,8 @@ def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
     assert (made.objects, made.prune) == ((), ())
     assert made.status["revision"] == first
     ready, progressing, degraded = (world.condition(kind) for kind in ("Ready", "Progressing", "Degraded"))
-    assert (ready["status"], ready["reason"]) == ("True", "Serving")
+    assert (ready["status"], ready["reason"]) == ("False", "EngineLacks")  # `kubectl wait` must not take it for done
+    assert ready["message"].endswith(f"revision {first}, of a former spec, serves on")
     assert (progressing["status"], progressing["reason"]) == ("False", "EngineLacks")
     assert (degraded["status"], degraded["reason"]) == ("True", "EngineLacks")
     assert "nixl" in degraded["message"]
