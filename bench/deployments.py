@@ -1,0 +1,226 @@
+"""What the operator costs on a real API server: `KUBECONFIG=FILE python -m bench.deployments [--counts 1 9] [--json]`.
+
+Wants a control plane without nodes: pods are told to be ready by this program, and all routers are one server of this
+program at 127.0.0.1:9100, so that V4Deployments become Ready and then idle. Everything is made in a namespace of its
+own, which is deleted at the end. The API server and its controllers take most of the time until all are there.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from v4_core.kubernetes import API_VERSION, KIND, MANAGED_BY_LABEL, MANAGER, MONITORING_PORTS, REVISION_LABEL
+from v4_operator.api import Api, Resource
+
+DEFINITION = Path(__file__).parents[1] / "charts/v4serve/files/crd.yaml"
+DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
+PODS = Resource("v1", "Pod", "pods")
+V4DEPLOYMENTS = Resource(API_VERSION, KIND, "v4deployments")
+CHILDREN = {"labelSelector": f"{MANAGED_BY_LABEL}={MANAGER}"}
+HEALTH = "127.0.0.1:18780"
+PARALLEL = 32
+
+
+class Bench:
+    """One namespace of one cluster."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
+        self.revisions: set[str] = set()  # that the router says to serve
+
+    async def items(self, resource: Resource, query: dict[str, str] | None = None) -> list[Any]:
+        answer = await self.api.get(resource.path(self.namespace), query)
+        return list(answer["items"])
+
+    async def make(self, names: Iterable[str]) -> None:
+        spec: dict[str, Any] = {"model": {"demo": {}}}
+        bodies = [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "metadata": {"namespace": self.namespace, "name": name},
+                "spec": spec,
+            }
+            for name in names
+        ]
+        await many(bodies, lambda body: self.api.create(V4DEPLOYMENTS, body))
+
+    async def complete(self, count: int) -> bool:
+        """Whether `count` V4Deployments have all their Deployments, which are written last."""
+        found = await self.items(DEPLOYMENTS, CHILDREN)
+        self.revisions |= {
+            d["metadata"]["labels"][REVISION_LABEL] for d in found if REVISION_LABEL in d["metadata"]["labels"]
+        }
+        return len(found) == 3 * count
+
+    async def be_kubelet(self) -> None:
+        """Say that every pod is ready."""
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        status = {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "conditions": [ready]}
+        pods = [pod for pod in await self.items(PODS) if pod.get("status", {}).get("phase") != "Running"]
+        await many(
+            pods, lambda pod: self.api.patch_status(PODS, self.namespace, pod["metadata"]["name"], {"status": status})
+        )
+
+    async def ready(self, count: int) -> bool:
+        await self.be_kubelet()
+        parents = await self.items(V4DEPLOYMENTS)
+        conditions = [c for p in parents for c in p.get("status", {}).get("conditions", ()) if c["type"] == "Ready"]
+        return [condition["status"] for condition in conditions] == ["True"] * count
+
+    async def measure(self, count: int, seconds: float) -> dict[str, Any]:
+        """Bring the number of V4Deployments to `count`, wait until they idle, and look on."""
+        began = len(await self.items(V4DEPLOYMENTS))
+        started = time.perf_counter()
+        await self.make(f"d{index}" for index in range(began, count))
+        await until(lambda: self.complete(count), 600)
+        created = time.perf_counter() - started
+        await until(lambda: self.ready(count), 600)
+        await quiet()
+        before, at = await figures(), time.perf_counter()
+        await asyncio.sleep(seconds)
+        after, lasted = await figures(), time.perf_counter() - at
+        return {
+            "v4deployments": count,
+            "added": count - began,
+            "seconds_until_all_children": round(created, 2),
+            "cpu_percent_idle": round(100 * (after["cpu"] - before["cpu"]) / lasted, 2),
+            "looks_per_second_idle": round((after["looks"] - before["looks"]) / lasted, 2),
+            "writes_idle": int(after["writes"] - before["writes"]),
+            "memory_mib": round(after["memory"] / 2**20),
+        }
+
+    async def fleet(self, _: web.Request) -> web.Response:
+        """What a router with healthy workers of every revision answers."""
+        known = {"probed": True, "error": "", "transport": "grpc", "transferred_bytes": 0, "transfer_seconds": 0.0}
+        revisions = [{"revision": revision, **known} for revision in self.revisions]
+        router = {"version": "0", "served_name": "demo", "ready": True, "requests": 0}
+        return web.json_response({"router": router, "workers": [], "revisions": revisions})
+
+
+async def figures() -> dict[str, float]:
+    """Of the operator's process, from its metrics."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://{HEALTH}/metrics") as response:
+        lines = [line.rpartition(" ") for line in (await response.text()).splitlines() if not line.startswith("#")]
+    values = {name: float(value) for name, _, value in lines}
+    writes = sum(v for k, v in values.items() if k.startswith("v4serve_operator_api_writes_total") and "Lease" not in k)
+    looks = sum(v for k, v in values.items() if k.startswith("v4serve_operator_reconciles_total"))
+    memory = values["process_resident_memory_bytes"]
+    return {"cpu": values["process_cpu_seconds_total"], "writes": writes, "looks": looks, "memory": memory}
+
+
+async def quiet() -> None:
+    """Wait until nothing was written for half a minute."""
+    last, since = -1.0, time.perf_counter()
+    while time.perf_counter() - since < 30:
+        writes = (await figures())["writes"]
+        if writes != last:
+            last, since = writes, time.perf_counter()
+        await asyncio.sleep(0.5)
+
+
+async def many(items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> None:
+    """Do it for all, several at once."""
+    limit = asyncio.Semaphore(PARALLEL)
+
+    async def one(item: Any) -> None:
+        async with limit:
+            await work(item)
+
+    await asyncio.gather(*map(one, items))
+
+
+async def until(true: Callable[[], Awaitable[bool]], seconds: float) -> None:
+    async with asyncio.timeout(seconds):
+        while not await true():  # noqa: ASYNC110 - what is waited for is elsewhere
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def prepared(api: Api) -> AsyncIterator[Bench]:
+    """A namespace, the definition, one router for all, and the operator."""
+    bench = Bench(api)
+    # Servers before 1.25 drop its rules, which kubectl would refuse.
+    made = kubectl("apply", "--validate=false", "-f", str(DEFINITION)).endswith("created")
+    kubectl("create", "namespace", bench.namespace)
+    app = web.Application()
+    app.router.add_get("/fleet", bench.fleet)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", MONITORING_PORTS["router"]).start()
+    host, port = HEALTH.split(":")
+    flags = {"namespace": bench.namespace, "lease-namespace": bench.namespace, "health-host": host, "health-port": port}
+    flags |= {"worker-image": "none:1", "router-image": "none:1"}
+    command = [sys.executable, "-m", "v4_cli.main", "operator", *(f"--{key}={value}" for key, value in flags.items())]
+    operator = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        await until(answers, 60)
+        yield bench
+    finally:
+        operator.terminate()
+        await operator.wait()
+        await runner.cleanup()
+        kubectl("delete", "namespace", bench.namespace, "--wait=false")
+        if made:
+            kubectl("delete", "-f", str(DEFINITION), "--wait=false")
+
+
+def kubectl(*args: str) -> str:
+    """What it says."""
+    return subprocess.run(["kubectl", *args], check=True, capture_output=True, text=True).stdout.strip()
+
+
+async def answers() -> bool:
+    """Whether the operator is ready."""
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(f"http://{HEALTH}/readyz") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+
+async def run(counts: list[int], seconds: float) -> list[dict[str, Any]]:
+    """One row for each number of V4Deployments."""
+    api = await Api.connect()
+    try:
+        async with prepared(api) as bench:
+            return [await bench.measure(count, seconds) for count in sorted(counts)]
+    finally:
+        await api.close()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--counts", type=int, nargs="+", default=[1, 100, 500])
+    parser.add_argument("--seconds", type=float, default=120.0, help="to look on when idle")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if "KUBECONFIG" not in os.environ or not shutil.which("kubectl"):
+        print("not measured: needs kubectl, and KUBECONFIG of a control plane without nodes")
+        return
+    rows = asyncio.run(run(arguments.counts, arguments.seconds))
+    if arguments.json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
