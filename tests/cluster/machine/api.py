@@ -20,24 +20,24 @@ class Api:
 
     def get(self, path: str) -> Any:
         """The answer's JSON, or None for an answer other than 200. Raises OSError, http.client.HTTPException."""
-        try:
-            self._connection.request("GET", path)
-            answer = self._connection.getresponse()
-            body = answer.read()
-        except (OSError, http.client.HTTPException):
-            self._connection.close()
-            raise
-        return json.loads(body) if answer.status == 200 else None
+        status, body = self._ask(path)
+        return json.loads(body) if status == 200 else None
 
     def ready(self) -> bool:
         """Whether the server says that it is ready."""
         try:
-            self._connection.request("GET", "/readyz")
-            answer = self._connection.getresponse()
-            return answer.read() == b"ok" and answer.status == 200
+            return self._ask("/readyz") == (200, b"ok")
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _ask(self, path: str) -> tuple[int, bytes]:
+        try:
+            self._connection.request("GET", path)
+            with self._connection.getresponse() as answer:  # an answer that breaks off holds the socket open
+                return answer.status, answer.read()
         except (OSError, http.client.HTTPException):
             self._connection.close()
-            return False
+            raise
 
     def close(self) -> None:
         """Close the connection."""
