@@ -37,7 +37,7 @@ CONTAINERS: Mapping[str, tuple[WorkerRole, ...]] = {
 }
 _ROLE_ALIASES = {"prefill": "prefill", "decode": "decode", "pair": "both"}
 _START_SECONDS = 300  # until the process answers /health: imports on a busy node
-# Between a pod's readiness and the end of the one that it replaces: routers must find and prove it before they lose that.
+# From a pod's readiness to the end of the one that it replaces: routers need it to find and to prove the new one.
 _PROOF_SECONDS = 10
 
 

@@ -109,6 +109,13 @@ def installed(cluster: Cluster, image: str) -> Iterator[Installed]:
         release.remove()
 
 
+@pytest.fixture
+def demo(installed: Installed) -> Installed:
+    """The release whose demo serves as it was installed: one prefill worker, one decode worker, one router."""
+    installed.reset()
+    return installed
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those of the chart need a cluster without the definition, and so come before a release stays."""
     items.sort(key=lambda item: "installed" in getattr(item, "fixturenames", ()))
