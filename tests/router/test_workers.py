@@ -39,7 +39,7 @@ async def test_a_burst_is_spread(deploy: Deploy) -> None:
 
 
 async def test_a_silent_worker_that_does_not_answer_is_lost(deploy: Deploy) -> None:
-    d = await deploy(1, 2, connect_timeout_seconds=0.2)
+    d = await deploy(1, 2, connect_timeout_seconds=1.0)
     victim = d.decode[0]
     link = d.router.fleet.links[victim.address]
     victim.describes.clear()
