@@ -188,9 +188,13 @@ class Installed:
         self.wait_for("Progressing", "Complete", name)
         self.wait_for("Ready", "Serving", name)
 
+    def revision(self) -> str:
+        """The current one of the demo."""
+        return str(self.v4d()["status"]["revision"])
+
     def pods_as_they_are(self) -> dict[str, int]:
         """Restarts of the containers of each router, and of each worker of the current revision, by the pod's uid."""
-        current = self.v4d()["status"]["revision"]
+        current = self.revision()
         pods = [pod for pod in self.worker_pods() if pod["metadata"]["labels"]["v4serve.dev/revision"] == current]
         return {
             pod["metadata"]["uid"]: sum(status["restartCount"] for status in pod["status"]["containerStatuses"])

@@ -1,4 +1,4 @@
-"""Changes of model, revision, pods, chart and control plane, each with an operator that is restarted in its middle.
+"""Changes of model, chart and control plane, each with an operator that is restarted in its middle.
 
 Streams must not notice any of it, but for the outage that is asked for, and said, where workers are to be replaced
 one by one and there is but one.
@@ -15,7 +15,7 @@ from tests.cluster.answers import DEMO, Answers, answers, other_model
 from tests.cluster.installed import NAME, Installed, more_streams, under_load
 from tests.cluster.machine.local import LocalCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 TOKENS = 160
 
@@ -32,62 +32,42 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return other_model(tmp_path_factory.mktemp("model") / "other")
 
 
-def _change(installed: Installed, strategy: str, folder: Path | None = None, revision: str | None = None) -> None:
+def _serve(installed: Installed, strategy: str, folder: Path | None = None) -> None:
     """Serve the model of a folder, or the shipped one."""
     source: dict[str, Any] = {"demo": {}, "hostPath": None}
     if folder:
         source = {"demo": None, "hostPath": {"path": str(folder)}}
-    installed.patch({"model": source | {"revision": revision}, "rollout": {"strategy": strategy}})
-
-
-def _revision(installed: Installed) -> str:
-    return str(installed.v4d()["status"]["revision"])
+    installed.patch({"model": source, "rollout": {"strategy": strategy}})
 
 
 def test_another_model_surges_and_replaces(demo: Installed, other: Path) -> None:
     """There and back: beside the old workers, which loses no stream; then instead of them, with one of each."""
-    before, right = _revision(demo), (answers(DEMO, TOKENS), answers(other, TOKENS))
+    before, right = demo.revision(), (answers(DEMO, TOKENS), answers(other, TOKENS))
     with under_load(demo, *right):
-        _change(demo, "Surge", other)
+        _serve(demo, "Surge", other)
         demo.restart_operator()
         demo.settle()
-    assert _revision(demo) != before
+    assert demo.revision() != before
     _answers_now(demo, right[1])
     outage: list[float] = []
     with under_load(
         demo, *right, may_fail=lambda stream: outage[0] < stream.ended and stream.began < outage[1]
     ) as load:
         outage.append(time.monotonic())
-        _change(demo, "Replace")
+        _serve(demo, "Replace")
         demo.restart_operator()
         said = demo.wait_for("Progressing", "Outage")
         assert "nothing serves until the new revision is ready" in said
         demo.settle()
         outage.append(time.monotonic())
     assert all(not stream.ids for stream in load.failed()), "who had a stream keeps it"
-    assert _revision(demo) == before
+    assert demo.revision() == before
     _answers_now(demo, right[0])
 
 
 def _answers_now(installed: Installed, right: Answers) -> None:
     with under_load(installed, right):
         pass
-
-
-def test_pods_change_and_revisions_replace_each_other(demo: Installed) -> None:
-    """Without an outage where there are two of each; streams that outlast a pod's time are handed on."""
-    before = _revision(demo)
-    with under_load(demo, answers(DEMO, TOKENS)):
-        demo.patch({"rollout": {"drainSeconds": 1}})
-        demo.restart_operator()
-        demo.settle()
-        assert _revision(demo) == before
-        demo.patch({"prefill": {"replicas": 2}, "decode": {"replicas": 2}})
-        demo.settle()
-        _change(demo, "Replace", revision="next")
-        demo.restart_operator()
-        demo.settle()
-        assert _revision(demo) != before
 
 
 def test_the_chart_is_upgraded(demo: Installed) -> None:

@@ -1,8 +1,11 @@
 """Where the test cluster runs: connections into it, and that nothing of it stays on this machine, however it ends."""
 
+import gc
 import os
+import select
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -15,6 +18,7 @@ import pytest
 
 from tests.cluster.conftest import skip_or_fail
 from tests.cluster.machine import cache
+from tests.cluster.machine.api import ClosingSocket
 from tests.cluster.machine.cluster import Cluster
 from tests.cluster.machine.forwarder import Forwarder
 from tests.cluster.machine.local import LocalCluster
@@ -122,6 +126,21 @@ def test_a_reset_reaches_the_other_side(
     connection.sendall(b"x")
     with pytest.raises(ConnectionResetError):
         connection.recv(1)
+
+
+def test_a_connection_that_is_reset_before_its_handshake_is_closed() -> None:
+    """As happens while the API server starts. A socket left open would be a warning, and that an error here."""
+    context = ssl.create_default_context()
+    context.sslsocket_class = ClosingSocket
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        far.close()
+        select.select([near], [], [], _DEADLINE_SECONDS)
+        with pytest.raises(ConnectionResetError):
+            context.wrap_socket(near, server_hostname="localhost")
+    gc.collect()
 
 
 def test_nothing_stays_of_a_sandbox(sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""Pools that grow and shrink, pods that are deleted and killed, under streams that must not notice."""
+"""Pools that grow and shrink, pods that are deleted, killed and changed, under streams that must not notice."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tests.cluster.answers import DEMO, answers
 from tests.cluster.installed import DEADLINE_SECONDS, NAME, Installed, is_ready, more_streams, name_of, under_load
 from tests.cluster.machine.local import LocalCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
 
 TOKENS = 160
 _SEEN_TO_BE_GONE_SECONDS = 2.0  # until kube-proxy sends no connection to a pod that went without a word
@@ -65,6 +65,7 @@ def test_pods_are_deleted_and_killed(demo: Installed) -> None:
     with under_load(demo, answers(DEMO, TOKENS), may_fail=lambda stream: stream.began < lost_until) as load:
         gone = {name_of(demo.pods(role)[0]) for role in ("prefill", "decode", "router")}
         demo.kubectl("delete", "pod", "--wait=false", *gone)
+        demo.restart_operator()
         demo.cluster.wait(lambda: not _ready(demo) & gone, DEADLINE_SECONDS, "they have ended")
         demo.settle()
         for role in ("prefill", "decode"):
@@ -75,6 +76,22 @@ def test_pods_are_deleted_and_killed(demo: Installed) -> None:
         lost_until = time.monotonic() + _SEEN_TO_BE_GONE_SECONDS
         demo.settle()
     assert len(load.failed()) <= load.clients
+
+
+def test_pods_change_and_revisions_replace_each_other(demo: Installed) -> None:
+    """Without an outage, of revisions where there are two of each; streams that outlast a pod's time are handed on."""
+    before = demo.revision()
+    with under_load(demo, answers(DEMO, TOKENS)):
+        demo.patch({"rollout": {"drainSeconds": 1}})
+        demo.restart_operator()
+        demo.settle()
+        assert demo.revision() == before
+        _size(demo, 2, 2)
+        demo.settle()
+        demo.patch({"model": {"revision": "next"}, "rollout": {"strategy": "Replace"}})
+        demo.restart_operator()
+        demo.settle()
+        assert demo.revision() != before
 
 
 def _ready(installed: Installed) -> set[str]:

@@ -9,12 +9,20 @@ from typing import Any
 _TIMEOUT_SECONDS = 10
 
 
+class ClosingSocket(ssl.SSLSocket):
+    """Closed when it is lost: `ssl` leaves one open, out of reach, whose connection was reset before the handshake."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Api:
     """One API server, asked by one thread."""
 
     def __init__(self, port: int, pki: Path) -> None:
         """The server behind a port on loopback; `pki` has ca.crt, admin.crt and admin.key."""
         context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        context.sslsocket_class = ClosingSocket
         context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
         self._connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=_TIMEOUT_SECONDS)
 
