@@ -1,6 +1,5 @@
 """docs/complaints.md names tests that exist."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -9,13 +8,13 @@ import pytest
 TESTS = Path(__file__).parent
 TEXT = (TESTS.parent / "docs" / "complaints.md").read_text(encoding="utf-8")
 ROWS = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if "::" in line]
+_FUNCTION = re.compile(r"^(?:async )?def (\w+)\(", re.MULTILINE)
 _NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
 def functions(file: str) -> set[str]:
     """Of a test module."""
-    body = ast.parse((TESTS / file).read_text(encoding="utf-8")).body
-    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return set(_FUNCTION.findall((TESTS / file).read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].split(",")[0])

@@ -111,8 +111,7 @@ class Fleet:
         return self._target(link for link in self._partners(kind) if link.has_room(blocks, choices))
 
     def partner(self, avoid: Collection[str], kind: tuple[str, str]) -> str | None:
-        """A decode worker that can take over a cache of this kind."""
-        self._turn += 1
+        """The decode worker that takes over a cache of this kind now."""
         return self._target(link for link in self._partners(kind) if link.address not in avoid)
 
     def _partners(self, kind: tuple[str, str]) -> list[WorkerLink]:

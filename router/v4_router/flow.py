@@ -124,26 +124,28 @@ class Flow:
         if placement.prefill is None:
             part.decode = self._start(part, placement.decode, pb.WHOLE, tokens)
             return
-        part.target = placement.decode
         prefixes = self._fleet.links[placement.prefill].prefixes
         part.cached_guess = BLOCK_TOKENS * prefixes.match(part.names)
         prefixes.record(part.names)
         part.prefill = self._start(part, placement.prefill, pb.PREFILL, max(0, tokens - part.cached_guess))
 
     def _pull(self, part: Part) -> None:
-        """Have a decode worker take over what prefill computes; all again if there is none for it."""
+        """Have a decode worker take over what prefill computes; all again if there is none for it.
+
+        Chosen now, not when the prompt was placed: of prompts placed together each sees where the others went.
+        """
         if part.prefill is None:
             raise InternalError("a cache without a prefill worker was to be pulled")
-        avoid = part.refused | part.failed
-        if part.target in avoid or part.target not in self._fleet.links or not self._fleet.links[part.target].usable:
-            target = self._fleet.partner(avoid, part.prefill.link.kind)
-            if target is None:
-                self._count(part)
-                self._restart(part)
-                return
-            part.target = target
-        self.pair = (part.prefill.link.address, part.target)
-        part.decode = self._start(part, part.target, pb.DECODE, 0)
+        target = self._fleet.partner(part.refused | part.failed, part.prefill.link.kind)
+        if target is None:
+            self._count(part)
+            self._restart(part)
+            return
+        self._take_over(part, part.prefill, target)
+
+    def _take_over(self, part: Part, prefill: Leg, target: str) -> None:
+        self.pair = (prefill.link.address, target)
+        part.decode = self._start(part, target, pb.DECODE, 0)
 
     def _wait_for_room(self, part: Part, prefill: Leg) -> None:
         """Decode workers are full: the cache waits where it is, and is offered again in its turn, when one has room.
@@ -164,8 +166,10 @@ class Flow:
         if target is None and self._fleet.partner(part.refused, kind) is not None:
             self._inbox.post(partial(self._look_for_room, part, prefill), _ROOM_SECONDS)
             return []
-        part.target = target or ""
-        self._pull(part)
+        if target is None:
+            self._pull(part)
+        else:
+            self._take_over(part, prefill, target)
         return []
 
     @property

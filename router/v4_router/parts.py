@@ -31,7 +31,6 @@ class Part:
     waits: bool = False  # in the line for room on a decode worker
     prefill: Leg | None = None
     decode: Leg | None = None  # of kind WHOLE or DECODE
-    target: str = ""  # the decode worker chosen at placement
     lease: int = 0
     names: list[bytes] = field(default_factory=list)  # of the blocks of prompt and base
     cached_guess: int = 0

@@ -305,6 +305,8 @@ class FakeWorker(rpc.WorkerServicer):
                 finish = self._finish(start, output)
                 if finish:
                     live.discard(choice)
+                if not live:  # the load that goes with the last token counts it no more
+                    self.running.pop((start.request, start.attempt), None)
                 if step >= skip and len(output) != self.gap_at:
                     self.tokens_sent += 1
                     send(tokens=self._tokens(start, choice, len(output) - 1, token, finish))
