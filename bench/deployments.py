@@ -1,29 +1,41 @@
-"""What the operator costs on a real API server: `KUBECONFIG=FILE python -m bench.deployments [--counts 1 9] [--json]`.
+"""What the operator costs on a real API server of this machine: `python -m bench.deployments [--counts 0 9] [--json]`.
 
-Wants a control plane without nodes: pods are told to be ready by this program, and all routers are one server of this
-program at 127.0.0.1:9100, so that V4Deployments become Ready and then idle. Everything is made in a namespace of its
-own, which is deleted at the end. The API server and its controllers take most of the time until all are there.
+No node takes pods: they are told to be ready by this program, and all routers are one server of this program at
+127.0.0.1:9100, so that V4Deployments become Ready and then idle. The time until all children exist stands beside that
+of creating the very same objects without an operator; what idle V4Deployments cost stands beside none of them.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+from tests.cluster.machine.errors import PartMissing
+from tests.cluster.machine.layout import NODE
+from tests.cluster.machine.local import LocalCluster
 
-from v4_core.kubernetes import API_VERSION, KIND, MANAGED_BY_LABEL, MANAGER, MONITORING_PORTS, REVISION_LABEL
+from bench.plain import Object, plain
+from v4_core.kubernetes import (
+    API_VERSION,
+    DEPLOYMENT_LABEL,
+    KIND,
+    MANAGED_BY_LABEL,
+    MANAGER,
+    MONITORING_PORTS,
+    REVISION_LABEL,
+)
 from v4_operator.api import Api, Resource
+from v4_operator.discovery import Discovery
 
 DEFINITION = Path(__file__).parents[1] / "charts/v4serve/files/crd.yaml"
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")
@@ -41,6 +53,7 @@ class Bench:
         self.api = api
         self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
         self.revisions: set[str] = set()  # that the router says to serve
+        self.plain = f"{self.namespace}-plain"  # the same objects, without an operator
 
     async def items(self, resource: Resource, query: dict[str, str] | None = None) -> list[Any]:
         answer = await self.api.get(resource.path(self.namespace), query)
@@ -58,6 +71,25 @@ class Bench:
             for name in names
         ]
         await many(bodies, lambda body: self.api.create(V4DEPLOYMENTS, body))
+
+    async def children(self, names: set[str]) -> list[tuple[Resource, Object]]:
+        """What was made for these V4Deployments, as it would be made by hand."""
+        discovery = Discovery(self.api)
+        made = []
+        for resource in (await discovery.refresh()).children():
+            if resource.kind != "Pod":
+                items = await self.items(resource, CHILDREN)
+                kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+                mine = [item for item in items if item["metadata"]["labels"][DEPLOYMENT_LABEL] in names]
+                made += [(resource, plain(kind | item, self.plain)) for item in mine]
+        return made
+
+    async def by_hand(self, names: set[str]) -> float:
+        """Seconds for creating them without an operator."""
+        children = await self.children(names)
+        started = time.perf_counter()
+        await many(children, lambda child: self.api.create(*child))
+        return time.perf_counter() - started
 
     async def complete(self, count: int) -> bool:
         """Whether `count` V4Deployments have all their Deployments, which are written last."""
@@ -85,8 +117,9 @@ class Bench:
     async def measure(self, count: int, seconds: float) -> dict[str, Any]:
         """Bring the number of V4Deployments to `count`, wait until they idle, and look on."""
         began = len(await self.items(V4DEPLOYMENTS))
+        names = [f"d{index}" for index in range(began, count)]
         started = time.perf_counter()
-        await self.make(f"d{index}" for index in range(began, count))
+        await self.make(names)
         await until(lambda: self.complete(count), 600)
         created = time.perf_counter() - started
         await until(lambda: self.ready(count), 600)
@@ -94,10 +127,12 @@ class Bench:
         before, at = await figures(), time.perf_counter()
         await asyncio.sleep(seconds)
         after, lasted = await figures(), time.perf_counter() - at
+        by_hand = await self.by_hand(set(names))
         return {
             "v4deployments": count,
             "added": count - began,
             "seconds_until_all_children": round(created, 2),
+            "seconds_by_hand": round(by_hand, 2),
             "cpu_percent_idle": round(100 * (after["cpu"] - before["cpu"]) / lasted, 2),
             "looks_per_second_idle": round((after["looks"] - before["looks"]) / lasted, 2),
             "writes_idle": int(after["writes"] - before["writes"]),
@@ -156,7 +191,8 @@ async def prepared(api: Api) -> AsyncIterator[Bench]:
     bench = Bench(api)
     # Servers before 1.25 drop its rules, which kubectl would refuse.
     made = kubectl("apply", "--validate=false", "-f", str(DEFINITION)).endswith("created")
-    kubectl("create", "namespace", bench.namespace)
+    for namespace in (bench.namespace, bench.plain):
+        kubectl("create", "namespace", namespace)
     app = web.Application()
     app.router.add_get("/fleet", bench.fleet)
     runner = web.AppRunner(app, access_log=None)
@@ -174,7 +210,7 @@ async def prepared(api: Api) -> AsyncIterator[Bench]:
         operator.terminate()
         await operator.wait()
         await runner.cleanup()
-        kubectl("delete", "namespace", bench.namespace, "--wait=false")
+        kubectl("delete", "namespace", bench.namespace, bench.plain, "--wait=false")
         if made:
             kubectl("delete", "-f", str(DEFINITION), "--wait=false")
 
@@ -207,14 +243,19 @@ async def run(counts: list[int], seconds: float) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--counts", type=int, nargs="+", default=[1, 100, 500])
+    parser.add_argument("--counts", type=int, nargs="+", default=[0, 1, 100, 500])
     parser.add_argument("--seconds", type=float, default=120.0, help="to look on when idle")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    if "KUBECONFIG" not in os.environ or not shutil.which("kubectl"):
-        print("not measured: needs kubectl, and KUBECONFIG of a control plane without nodes")
+    try:
+        cluster = LocalCluster()
+    except PartMissing as error:
+        print(f"not measured: {error}")
         return
-    rows = asyncio.run(run(arguments.counts, arguments.seconds))
+    with closing(cluster):
+        os.environ |= cluster.environment
+        kubectl("cordon", NODE)
+        rows = asyncio.run(run(arguments.counts, arguments.seconds))
     if arguments.json:
         print(json.dumps(rows))
         return

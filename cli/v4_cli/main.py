@@ -15,7 +15,7 @@ from v4_cli.errors import OK, USAGE, exit_code
 from v4_cli.fetch import fetch
 from v4_cli.generate import generate
 from v4_cli.local import local
-from v4_cli.operator import operator
+from v4_cli.operate import operator
 from v4_cli.plan import plan
 from v4_cli.router import router
 from v4_cli.workers import decode, prefill

@@ -16,7 +16,7 @@ from v4_operator.router_objects import ROUTER
 from v4_operator.spec import Json, V4Deployment
 from v4_operator.workers import CONTAINERS
 
-_DNS_PORT = 53
+_DNS_PORTS = (53, 5353)  # the latter on OpenShift: policies see the port of the pod, not of its Service
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"  # on every namespace since server 1.21
 
 
@@ -57,7 +57,7 @@ def _worker_policy(v4d: V4Deployment, settings: Settings, role: str) -> dict[str
     router = {"podSelector": {"matchLabels": selector(v4d, ROUTER)}}
     ingress = [_rule("from", [router, *workers], [WORKER_PORTS[worker] for worker in CONTAINERS[role]])]
     ingress += _scrapers(v4d, [MONITORING_PORTS[worker] for worker in CONTAINERS[role]])
-    dns = {"ports": [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]}
+    dns = {"ports": [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]}
     egress = [_rule("to", workers, list(WORKER_PORTS.values())), dns]
     return _policy(v4d, settings, role, ingress, egress)
 

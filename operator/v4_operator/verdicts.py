@@ -69,7 +69,7 @@ def _progressing(now: Situation) -> Condition:
         message = f"no progress within {limit} s: {_counts(now)}"
         return Condition("Progressing", False, "ProgressDeadlineExceeded", f"{message}{_others(now)}; see Degraded")
     if _outage(now):
-        message = "strategy Replace with a single worker of a role: nothing serves until the new revision is ready"
+        message = "strategy Replace with a single worker of a role: nothing serves until its successor is ready"
         return Condition("Progressing", True, OUTAGE, f"{message}; {_counts(now)}")
     if now.olds:
         return Condition("Progressing", True, "RollingOut", f"{_counts(now)}{_others(now)}")
@@ -130,8 +130,8 @@ def _others(now: Situation) -> str:
 
 
 def _outage(now: Situation) -> bool:
-    """Whether the old revision went before the new one is there: its pods still end, or it was said before."""
+    """Whether old pods went before new ones are ready: that they end is seen, or it was said before."""
     if now.current.ready.pairs or not outage(Wish(now.wanted, replace=now.v4d.spec.rollout.strategy == "Replace")):
         return False
     said = any(c.get("reason") == OUTAGE for c in now.live.observed.status.get("conditions") or ())
-    return said or any(other.pods.pairs for other in now.others)
+    return said or any(other.pods.pairs for other in now.others) or not now.wanted.covers(now.current.pods)

@@ -15,7 +15,7 @@ from tests.cluster.answers import DEMO, Answers, answers, other_model
 from tests.cluster.installed import NAME, Installed, more_streams, under_load
 from tests.cluster.machine.local import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+pytestmark = pytest.mark.cluster
 
 TOKENS = 160
 
@@ -57,7 +57,7 @@ def test_another_model_surges_and_replaces(demo: Installed, other: Path) -> None
         _serve(demo, "Replace")
         demo.restart_operator()
         said = demo.wait_for("Progressing", "Outage")
-        assert "nothing serves until the new revision is ready" in said
+        assert "nothing serves until its successor is ready" in said
         demo.settle()
         outage.append(time.monotonic())
     assert all(not stream.ids for stream in load.failed()), "who had a stream keeps it"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.installed import DEADLINE_SECONDS, RELEASE, SYSTEM, Installed, is_ready, manifest, name_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+pytestmark = pytest.mark.cluster
 
 IDLE = "idle"
 _NOBODY: dict[str, Any] = {pool: {"replicas": 0} for pool in ("prefill", "decode", "router")}

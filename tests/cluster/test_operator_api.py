@@ -7,6 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -225,23 +226,21 @@ def test_without_an_operator_everything_goes_with_its_owner(space: Space) -> Non
     space.wait(lambda: space.names() == set(), "all children are gone")
 
 
-def test_without_an_operator_the_namespace_goes(space: Space) -> None:
-    operator = space.start().serving()
-    space.apply()
-    space.wait(space.complete, "all children are there")
-    assert operator.stop() == 0
-    space.cluster.kubectl("delete", "namespace", space.name, "--timeout=300s")
-    assert space.cluster.kubectl("get", "namespace", space.name, "--ignore-not-found") == ""
-
-
-def test_a_namespace_that_goes_is_not_fought(space: Space) -> None:
-    operator = space.start().serving()
-    space.apply()
-    space.wait(space.complete, "all children are there")
-    space.settled(operator)
-    space.cluster.kubectl("delete", "namespace", space.name, "--timeout=300s")
-    assert space.cluster.kubectl("get", "namespace", space.name, "--ignore-not-found") == ""
-    assert not operator.says("NameTaken")
+def test_namespaces_go_with_an_operator_that_does_not_fight_it_and_without_one(
+    cluster: Cluster, space: Space, tmp_path: Path
+) -> None:
+    """Both at once: a cluster takes up to a minute for each, after pods that would have had grace."""
+    with closing(Space(cluster, tmp_path)) as other:
+        cluster.kubectl("create", "namespace", other.name)
+        operator, gone = space.start().serving(), other.start().serving()
+        for one in (space, other):
+            one.apply()
+            one.wait(one.complete, "all children are there")
+        space.settled(operator)
+        assert gone.stop() == 0
+        cluster.kubectl("delete", "namespace", space.name, other.name, "--timeout=300s")
+        assert cluster.kubectl("get", "namespace", space.name, other.name, "--ignore-not-found") == ""
+        assert not operator.says("NameTaken")
 
 
 def test_deleted_and_made_again_at_once(space: Space) -> None:

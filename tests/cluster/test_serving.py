@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.installed import NAME, NAMESPACE, READY_SECONDS, Installed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+pytestmark = pytest.mark.cluster
 
 PROMPT = "There was a small boat on the sea"
 TOKENS = 48

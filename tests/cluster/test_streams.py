@@ -9,7 +9,7 @@ from tests.cluster.answers import DEMO, answers
 from tests.cluster.installed import DEADLINE_SECONDS, NAME, Installed, is_ready, more_streams, name_of, under_load
 from tests.cluster.machine.local import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+pytestmark = pytest.mark.cluster
 
 TOKENS = 160
 _SEEN_TO_BE_GONE_SECONDS = 2.0  # until kube-proxy sends no connection to a pod that went without a word

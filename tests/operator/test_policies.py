@@ -75,6 +75,7 @@ FLOWS = [
     (DECODE, ROUTER, 8000, False),
     (DECODE, API_SERVER, 443, False),
     (DECODE, DNS, 53, True),
+    (DECODE, DNS, 5353, True),
     (ROUTER, API_SERVER, 6443, True),
     (ROUTER, DNS, 53, True),
     (FETCH, WORLD, 443, True),
