@@ -230,9 +230,9 @@ async def answers() -> bool:
             return False
 
 
-async def run(counts: list[int], seconds: float) -> list[dict[str, Any]]:
+async def run(kubeconfig: Path, counts: list[int], seconds: float) -> list[dict[str, Any]]:
     """One row for each number of V4Deployments."""
-    api = await Api.connect()
+    api = await Api.connect(kubeconfig)
     try:
         async with prepared(api) as bench:
             return [await bench.measure(count, seconds) for count in sorted(counts)]
@@ -255,7 +255,7 @@ def main() -> None:
     with closing(cluster):
         os.environ |= cluster.environment
         kubectl("cordon", NODE)
-        rows = asyncio.run(run(arguments.counts, arguments.seconds))
+        rows = asyncio.run(run(cluster.kubeconfig, arguments.counts, arguments.seconds))
     if arguments.json:
         print(json.dumps(rows))
         return
