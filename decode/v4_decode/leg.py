@@ -2,7 +2,11 @@
 
 import asyncio
 
+import grpc.aio
+
+from v4_core.blocks import BLOCK_TOKENS
 from v4_core.errors import RequestError
+from v4_core.geometry import total
 from v4_core.token import metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.errors import CapacityError
@@ -40,6 +44,7 @@ class DecodeLeg(Leg):
         if self.ended:
             self.free()
         elif sequence is None:
+            self.worker.metrics.refused()
             waiting = self.worker.load.waiting
             self.fail(pb.OVERLOADED, "no memory for this cache here now: try again later", waiting)
         else:
@@ -47,47 +52,57 @@ class DecodeLeg(Leg):
 
     async def _transfer(self, sequence: Sequence) -> None:
         worker, request, local = self.worker, self.request, sequence.named
-        tail = sequence.tail
-        assert tail is not None
-        source = self.start_message.source
-        name, attempt = self.key[:2]
         try:
-            channel = worker.channel(source.address)
-            pulled = await pull(
-                channel,
-                pb.PullRequest(
-                    request=name,
-                    attempt=attempt,
-                    lease=source.lease,
-                    fingerprint=worker.fingerprint,
-                    tokens=request.tokens,
-                    have_blocks=local,
-                ),
-                worker.memory,
-                sequence.slots[: worker.memory.geometry.slots(request.tokens)],
-                tail,
-                self._block_arrived,
-                worker.config.pull_timeout_seconds,
-                metadata(worker.token),
-            )
-            firsts = firsts_of(pulled.final, request)
-            proof = pb.ConfirmRequest(request=name, attempt=attempt, lease=source.lease)
-            await confirm(channel, proof, _CONFIRM_SECONDS, metadata(worker.token))
+            with worker.metrics.transferring():
+                pulled = await self._pulled(sequence)
+                firsts = firsts_of(pulled.final, request)
+                await self._confirmed()
         except (TransferError, RequestError) as error:
             self.fail(pb.TRANSFER, str(error))
             return
         worker.transferred_bytes += pulled.bytes
+        worker.metrics.adopted(pulled, local * total(worker.memory.geometry.block_spans))
         self.stream.put(event(request, adopted=self._adopted(pulled, local)))
         worker.engine.post(lambda engine: engine.adopt(request.key, firsts))
         for choice, (_, finish) in firsts.items():
             self.passed(choice, len(request.output), finish is not None)
+
+    async def _pulled(self, sequence: Sequence) -> Pulled:
+        worker, tokens, tail = self.worker, self.request.tokens, sequence.tail
+        assert tail is not None
+        name, attempt = self.key[:2]
+        return await pull(
+            self._channel(),
+            pb.PullRequest(
+                request=name,
+                attempt=attempt,
+                lease=self.start_message.source.lease,
+                fingerprint=worker.fingerprint,
+                tokens=tokens,
+                have_blocks=sequence.named,
+            ),
+            worker.memory,
+            sequence.slots[: worker.memory.geometry.slots(tokens)],
+            tail,
+            self._block_arrived,
+            worker.config.pull_timeout_seconds,
+            metadata(worker.token),
+        )
+
+    async def _confirmed(self) -> None:
+        name, attempt = self.key[:2]
+        proof = pb.ConfirmRequest(request=name, attempt=attempt, lease=self.start_message.source.lease)
+        await confirm(self._channel(), proof, _CONFIRM_SECONDS, metadata(self.worker.token))
+
+    def _channel(self) -> grpc.aio.Channel:
+        return self.worker.channel(self.start_message.source.address)
 
     def _adopted(self, pulled: Pulled, local: int) -> pb.Adopted:
         return pb.Adopted(
             bytes=pulled.bytes,
             seconds=pulled.seconds,
             wait_seconds=pulled.wait_seconds,
-            blocks_pulled=self.request.tokens // 256 - local,
+            blocks_pulled=self.request.tokens // BLOCK_TOKENS - local,
             blocks_local=local,
         )
 

@@ -11,6 +11,7 @@ import torch
 from v4_core.config import ModelConfig
 from v4_core.errors import RequestError
 from v4_engine.batch import Slice, StepPlanner
+from v4_engine.counts import Counts
 from v4_engine.errors import CapacityError
 from v4_engine.model import V4Model
 from v4_engine.params import Params
@@ -96,6 +97,11 @@ class Engine:
             memory.poison()
 
     @property
+    def counts(self) -> Counts:
+        """What was counted so far."""
+        return self.pool.counts
+
+    @property
     def busy(self) -> bool:
         """Whether a step would have something to do: not if all that waits waits for memory."""
         return bool(self.scheduler.running) or bool(self.scheduler.waiting and not self.scheduler.stuck)
@@ -157,11 +163,20 @@ class Engine:
             if finish is not None:
                 self.scheduler.finish(member)
 
-    @torch.inference_mode()
     def step(self) -> list[Event]:
         """Run one step; its events in order."""
+        plan, admitted = self.schedule()
+        return [*admitted, *self.compute(plan)]
+
+    def schedule(self) -> tuple[Plan, list[Event]]:
+        """Share out one step, which must be computed next, and say whom it admits, before that takes its time."""
         plan = self.scheduler.schedule()
-        events: list[Event] = [Admitted(s.request, min(s.computed, len(s.request.prompt))) for s in plan.admitted]
+        return plan, [Admitted(s.request, min(s.computed, len(s.request.prompt))) for s in plan.admitted]
+
+    @torch.inference_mode()
+    def compute(self, plan: Plan) -> list[Event]:
+        """Compute what was scheduled; its events in order."""
+        events: list[Event] = []
         if self._poison:
             self._poison_tails(plan)
         for restore in plan.restores:  # before anything is written: a checkpoint may just have been evicted
@@ -234,6 +249,7 @@ class Engine:
             if sequence.request.leg == "prefill":
                 outs = [next(drawn) for _ in range(sequence.request.n)]
                 firsts = [self._token(sequence, draw.choice, out) for draw, out in outs if out is not None]
+                self.counts.drawn_tokens += len(firsts)
                 if len(firsts) < len(outs):
                     self._give_up(sequence, events)
                 else:
@@ -247,6 +263,7 @@ class Engine:
                     continue
                 token = self._token(member, member.choice, out)
                 events.append(token)
+                self.counts.drawn_tokens += 1
                 member.append(out.id)
                 if token.finish is not None:
                     self.scheduler.finish(member)

@@ -3,8 +3,10 @@
 Pure bookkeeping; the memory itself is stores.CacheMemory's.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from v4_engine.counts import Counts, Reason
 from v4_engine.errors import IntegrityError
 from v4_engine.prefix_tree import PrefixTree, Slots
 
@@ -15,6 +17,8 @@ class SlotPool:
     def __init__(self, slots: int) -> None:
         self.total = slots
         self.tree = PrefixTree()
+        self.counts = Counts()
+        self._evicted: OrderedDict[bytes, None] = OrderedDict()  # names of the last `slots` blocks, the oldest first
         self._free = list(range(slots - 1, -1, -1))
 
     @property
@@ -27,15 +31,30 @@ class SlotPool:
         """Slots that `take` can give: free, and those that eviction frees."""
         return len(self._free) + self.tree.evictable
 
-    def take(self, count: int) -> Slots | None:
+    def take(self, count: int, reason: Reason) -> Slots | None:
         """`count` slots for one owner, or None with nothing changed if that many cannot be had."""
         if count > self.available:
             return None
         while len(self._free) < count:
-            self._free += self.tree.evict()
+            self._evict(reason)
         taken = tuple(self._free[len(self._free) - count :])
         del self._free[len(self._free) - count :]
         return taken
+
+    def evicted_lately(self, name: bytes) -> bool:
+        """Whether a block of this name was among the last to go."""
+        return name in self._evicted
+
+    def _evict(self, reason: Reason) -> None:
+        gone = self.tree.evict()
+        assert gone is not None
+        self._free += gone.slots
+        self.counts.evictions[gone.what, reason] += 1
+        if gone.what == "block":
+            self._evicted[gone.name] = None
+            self._evicted.move_to_end(gone.name)
+            if len(self._evicted) > self.total:
+                self._evicted.popitem(last=False)
 
     def give(self, slots: Iterable[int]) -> None:
         """Return owned slots."""

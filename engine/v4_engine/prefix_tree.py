@@ -10,6 +10,9 @@ Eviction order: (0) leaves without a checkpoint, of use to a replay only; (1) ch
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from v4_engine.counts import What
 
 Slots = tuple[int, ...]
 
@@ -26,6 +29,14 @@ class Node:
     checkpoint: Slots | None = None  # block slots that hold the packed tail at this block's end
     last_used: int = 0
     stamp: int = 0  # of the one heap entry that is valid
+
+
+class Evicted(NamedTuple):
+    """What went, and the slots that it leaves."""
+
+    what: What
+    name: bytes  # of the block, or of the one that had the checkpoint
+    slots: Slots
 
 
 @dataclass(eq=False)
@@ -94,14 +105,17 @@ class PrefixTree:
         self.checkpoint_slots += len(slots)
         self._file(node)
 
-    def evict(self) -> Slots:
-        """Give up the least valuable block or checkpoint and return its slots; () if nothing can go."""
+    def evict(self) -> Evicted | None:
+        """Give up the least valuable block or checkpoint; None if nothing can go."""
         for kind, heap in enumerate(self._heaps):
             while heap:
                 _, stamp, node = heapq.heappop(heap)
-                if stamp == node.stamp:
-                    return self._drop_checkpoint(node) if kind else self._remove(node)
-        return ()
+                if stamp != node.stamp:
+                    continue
+                if kind:
+                    return Evicted("checkpoint", node.name, self._drop_checkpoint(node))
+                return Evicted("block", node.name, self._remove(node))
+        return None
 
     def removable(self, name: bytes) -> bool:
         """Whether a block is here that nobody references or builds on."""

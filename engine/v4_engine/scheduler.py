@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from v4_core.blocks import BLOCK_TOKENS, hit_limit
 from v4_core.errors import ConfigError
 from v4_engine.boundaries import checkpoint_boundaries, resume
+from v4_engine.counts import Counts, Reason
 from v4_engine.errors import CapacityError, IntegrityError
 from v4_engine.pool import SlotPool
 from v4_engine.sequence import Key, Request, Sequence
@@ -50,6 +51,11 @@ class Work:
     count: int
     captures: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def of_prompt(self) -> bool:
+        """Whether, until it is recorded, this is part of a prompt, or of what a preempted sequence runs again."""
+        return self.sequence.remaining > 1 or self.sequence.computed < self.sequence.request.tokens
+
 
 @dataclass(frozen=True)
 class Restore:
@@ -68,6 +74,8 @@ class Plan:
     started: list[Sequence] = field(default_factory=list)  # given memory: admitted, or back after preemption
     restores: list[Restore] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
+    prefill_tokens: int = 0  # of prompts' work
+    decode_tokens: int = 0  # of the other
 
 
 class Scheduler:
@@ -79,10 +87,14 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.arriving: dict[Key, Sequence] = {}
         self.parked: dict[Key, Sequence] = {}
-        self.preemptions = 0
         self.stuck = False  # the first waiting sequence did not fit, and nothing was given back since
         self._checkpoint_slots, self._layers, self._window = checkpoint_slots, layers, window
         self._tails = list(range(limits.max_sequences - 1, -1, -1))
+
+    @property
+    def counts(self) -> Counts:
+        """What was counted since the pool was made."""
+        return self.pool.counts
 
     @property
     def tails_free(self) -> int:
@@ -124,7 +136,7 @@ class Scheduler:
             return None
         sequence = _with_forks(request)
         depth = self.pool.tree.match(sequence.names[: request.tokens // BLOCK_TOKENS])
-        if not self._take(sequence, depth):
+        if not self._take(sequence, depth, "transfer"):
             return None
         self.arriving[request.key] = sequence
         return sequence
@@ -202,11 +214,15 @@ class Scheduler:
                 work = _chunk(sequence, min(budget, sequence.remaining), scratch)
                 budget -= work.count
                 plan.work.append(work)
+        plan.prefill_tokens = sum(work.count for work in plan.work if work.of_prompt)
+        plan.decode_tokens = sum(work.count for work in plan.work) - plan.prefill_tokens
         return plan
 
     def record(self, work: Work) -> None:
         """The tokens of `work` were computed: name the blocks that they completed."""
         sequence = work.sequence
+        if work.of_prompt:
+            self.counts.prefill_tokens += work.count
         sequence.computed += work.count
         sequence.boundaries = [b for b in sequence.boundaries if b > sequence.computed]
         while sequence.named < sequence.computed // BLOCK_TOKENS:
@@ -218,7 +234,7 @@ class Scheduler:
         node = self.pool.tree.nodes[name]
         if node.checkpoint is not None:
             return None
-        slots = self.pool.take(self._checkpoint_slots)
+        slots = self.pool.take(self._checkpoint_slots, "checkpoint")
         if slots is not None:
             self.pool.tree.set_checkpoint(name, slots)
         return slots
@@ -261,7 +277,14 @@ class Scheduler:
             if not sequence.admitted:
                 sequence.admitted = True
                 plan.admitted.append(sequence)
+                self._count_prefix(sequence, names, depth)
             plan.started.append(sequence)
+
+    def _count_prefix(self, sequence: Sequence, names: list[bytes], depth: int) -> None:
+        """Count the tokens of a prompt that was given memory, by what was here of them."""
+        evicted = BLOCK_TOKENS * sum(self.pool.evicted_lately(name) for name in names[depth:])
+        replays = sequence.valid_from > 0
+        self.counts.admit(len(sequence.ids), depth * BLOCK_TOKENS, sequence.computed, replays, evicted)
 
     def _computing(self, name: bytes, depth: int) -> bool:
         """Whether a running prompt is about to complete this block."""
@@ -271,7 +294,7 @@ class Scheduler:
         tree, limits = self.pool.tree, self.limits
         saved = tree.resumable(sequence.names, depth)
         packed = tree.nodes[sequence.names[saved - 1]].checkpoint if saved else None
-        if not self._take(sequence, depth):
+        if not self._take(sequence, depth, "prompt"):
             return False
         begin = resume(depth * BLOCK_TOKENS, saved * BLOCK_TOKENS, self._layers, self._window)
         sequence.computed, sequence.write_from, sequence.valid_from = begin.start, begin.write_from, begin.valid_from
@@ -289,7 +312,7 @@ class Scheduler:
         node = self.pool.tree.nodes.get(sequence.names[boundary // BLOCK_TOKENS - 1])
         return node is not None and node.checkpoint is not None
 
-    def _take(self, sequence: Sequence, depth: int) -> bool:
+    def _take(self, sequence: Sequence, depth: int, reason: Reason) -> bool:
         """Give a sequence and its forks all their memory, sharing `depth` blocks, or nothing."""
         tree, tokens, grows = self.pool.tree, len(sequence.ids), sequence.request.leg != "prefill"
         family = [sequence, *sequence.forks]
@@ -297,7 +320,7 @@ class Scheduler:
         if len(self._tails) < len(family) or need > self.pool.available:
             return False
         tree.acquire(sequence.names[:depth])
-        taken = self.pool.take(need)
+        taken = self.pool.take(need, reason)
         if taken is None:
             tree.release(sequence.names[:depth])
             return False
@@ -314,7 +337,7 @@ class Scheduler:
     def _grow(self, sequence: Sequence) -> bool:
         """Make sure that the sequence has a slot for its next token, preempting others or itself."""
         while sequence.computed // BLOCK_TOKENS >= len(sequence.slots):
-            taken = self.pool.take(1)
+            taken = self.pool.take(1, "decode")
             if taken is not None:
                 sequence.slots += taken
                 return True
@@ -330,7 +353,7 @@ class Scheduler:
         self._release(sequence)
         sequence.computed = sequence.write_from = sequence.valid_from = 0
         self.waiting.insert(0, sequence)
-        self.preemptions += 1
+        self.counts.preemptions += 1
 
     def _release(self, sequence: Sequence) -> None:
         tree = self.pool.tree

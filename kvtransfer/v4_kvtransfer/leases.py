@@ -1,7 +1,7 @@
 """Leases: the caches that this worker holds for another one to pull. Facts and times only; no bytes, no sockets.
 
 A lease belongs to a request, not to a puller. It lives while prefill still computes and while a pull is attached,
-then for `ttl_seconds`; it ends once, by confirmation, release or expiry, and tells its owner, who then
+then for `ttl_seconds`; it ends once, released by its puller, dropped or expired, and tells its owner, who then
 frees the memory. Everything here runs on one thread, so a pull that asks `check()` before each read never reads
 memory that was given back.
 """
@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from v4_core.blocks import BLOCK_TOKENS
 from v4_core.v1 import worker_pb2 as pb
 from v4_kvtransfer.errors import LeaseGone, StaleAttempt, TransferError
+
+End = Literal["released", "expired", "dropped"]  # by who has pulled it; by time; by whoever asked for it
 
 _CONFIRMATION_SECONDS = 1.0  # from a pull's last frame to the word of its puller; far more than a round trip
 
@@ -28,12 +31,14 @@ class Lease:
     request: str
     attempt: int  # the highest seen
     tokens: int  # n at the end of prefill
+    granted: float  # when, in the table's clock
     slots: list[int] = field(default_factory=list)  # block slots of the sequence, in order
     complete_blocks: int = 0  # leading blocks that will not change any more
     tail: int | None = None  # slot of the tail at n; None while prefill computes
     firsts: list[pb.First] = field(default_factory=list)  # first token per choice
     pull: "Pull | None" = None
     idle_since: float = 0.0  # when prefill finished or the last pull left, in the table's clock
+    seconds: float = 0.0  # that it was held, once it has ended
 
     @property
     def finished(self) -> bool:
@@ -67,10 +72,10 @@ class LeaseTable:
     def __init__(
         self,
         ttl_seconds: float,
-        on_end: Callable[[Lease, str], None],
+        on_end: Callable[[Lease, End], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_end(lease, reason)` is called once per lease: confirmed, released or expired."""
+        """`on_end(lease, end)` is called once per lease."""
         self._ttl = ttl_seconds
         self._on_end = on_end
         self._clock = clock
@@ -86,7 +91,7 @@ class LeaseTable:
     def grant(self, request: str, attempt: int, tokens: int) -> Lease:
         """A lease on the cache that prefill is about to compute, `tokens` positions in the end."""
         self._next_id += 1
-        lease = Lease(self._next_id, request, attempt, tokens)
+        lease = Lease(self._next_id, request, attempt, tokens, self._clock())
         self._leases[lease.id] = lease
         return lease
 
@@ -111,9 +116,9 @@ class LeaseTable:
             lease.idle_since = self._clock()
             _wake(lease)
 
-    def release(self, lease_id: int) -> None:
+    def drop(self, lease_id: int) -> None:
         """Nobody will need the cache. Idempotent."""
-        self._end(lease_id, "released", "the request was cancelled")
+        self._end(lease_id, "dropped", "the request was cancelled")
 
     @contextmanager
     def attached(self, lease_id: int, request: str, attempt: int, wake: Callable[[], None]) -> Iterator[Pull]:
@@ -140,7 +145,7 @@ class LeaseTable:
         lease = self._leases.get(lease_id)
         if lease is None or not lease.finished or (lease.request, lease.attempt) != (request, attempt):
             return False
-        self._end(lease_id, "confirmed", "the pull was confirmed")
+        self._end(lease_id, "released", "the pull was confirmed")
         return True
 
     def in_transfer(self, lease: Lease) -> bool:
@@ -167,14 +172,15 @@ class LeaseTable:
             raise LeaseGone(f"no lease {lease_id} of request {request} is held here; prefill it again")
         return lease
 
-    def _end(self, lease_id: int, reason: str, why: str) -> None:
+    def _end(self, lease_id: int, end: End, why: str) -> None:
         lease = self._leases.pop(lease_id, None)
         if lease is None:
             return
         if lease.pull is not None:
             lease.pull.end(LeaseGone(f"the lease of request {lease.request} ended: {why}"))
             lease.pull = None
-        self._on_end(lease, reason)
+        lease.seconds = self._clock() - lease.granted
+        self._on_end(lease, end)
 
 
 def _wake(lease: Lease) -> None:

@@ -24,13 +24,19 @@ class TransferService:
     """Serves the leases of one table from one pool's memory, on the event loop on which the table is changed."""
 
     def __init__(
-        self, memory: HostMemory, leases: LeaseTable, fingerprint: str, keepalive_seconds: float = 2.0
+        self,
+        memory: HostMemory,
+        leases: LeaseTable,
+        fingerprint: str,
+        keepalive_seconds: float = 2.0,
+        on_sent: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """`keepalive_seconds` must be well below the pullers' idle timeout."""
+        """`keepalive_seconds` must be well below the pullers' idle timeout. `on_sent(n)`: n bytes of a cache went."""
         self._memory = memory
         self._leases = leases
         self._fingerprint = fingerprint
         self._keepalive = keepalive_seconds
+        self._on_sent = on_sent
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register both methods. Pull answers in raw frames: protobuf would copy the payload once more on each side."""
@@ -76,7 +82,9 @@ class TransferService:
             ready = layout.total if lease.finished else layout.ready(lease.complete_blocks)
             end = min(ready, sender.offset + MAX_PAYLOAD)
             if end > sender.offset:
-                await sender.send(Kind.DATA, _views(self._memory, lease, layout, sender.offset, end))
+                start = sender.offset
+                await sender.send(Kind.DATA, _views(self._memory, lease, layout, start, end))
+                self._on_sent(end - start)
             elif lease.finished:
                 await sender.send(Kind.FINAL, [pb.Final(tokens=lease.tokens, firsts=lease.firsts).SerializeToString()])
                 return

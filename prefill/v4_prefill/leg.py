@@ -2,7 +2,7 @@
 
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Admitted, Event, Parked, Progress
-from v4_kvtransfer.leases import Lease
+from v4_kvtransfer.leases import End, Lease
 from v4_worker.leg import STOPPING, Leg
 from v4_worker.messages import event, first_of
 
@@ -39,11 +39,11 @@ class PrefillLeg(Leg):
         """The router has the first tokens at most, and nobody gets the cache: all of it is to be done elsewhere."""
         self.fail(pb.DRAINING, STOPPING)
 
-    def lease_ended(self, lease: Lease, reason: str) -> None:
+    def lease_ended(self, lease: Lease, end: End) -> None:
         """The cache was adopted elsewhere, or nobody came for it."""
         if lease is not self.lease or self.ended:
             return
-        if reason == "expired":
+        if end == "expired":
             self.fail(pb.TRANSFER, f"no decode worker pulled the cache within {self.worker.config.lease_seconds:g} s")
         else:
             self.cancel()
@@ -52,4 +52,4 @@ class PrefillLeg(Leg):
         """The leg is over, and so is its lease."""
         super().close()
         if self.lease is not None:
-            self.worker.leases.release(self.lease.id)
+            self.worker.leases.drop(self.lease.id)

@@ -19,7 +19,7 @@ def grow(pool: SlotPool, names: list[bytes]) -> None:
     depth = pool.tree.match(names)
     pool.tree.acquire(names[:depth])
     for i in range(depth, len(names)):
-        slots = pool.take(1)
+        slots = pool.take(1, "prompt")
         assert slots is not None
         pool.tree.insert(names[i - 1] if i else None, names[i], slots[0])
     pool.tree.release(names)
@@ -27,7 +27,7 @@ def grow(pool: SlotPool, names: list[bytes]) -> None:
 
 def save(pool: SlotPool, name: bytes) -> None:
     """Give a block a checkpoint."""
-    slots = pool.take(CHECKPOINT)
+    slots = pool.take(CHECKPOINT, "checkpoint")
     assert slots is not None
     pool.tree.set_checkpoint(name, slots)
 
@@ -42,13 +42,16 @@ def test_order_of_eviction() -> None:
     gone: list[str] = []
     while pool.tree.nodes:
         before = {name: node.checkpoint for name, node in pool.tree.nodes.items()}
-        freed = pool.tree.evict()
-        pool.give(freed)
+        evicted = pool.tree.evict()
+        assert evicted is not None
+        pool.give(evicted.slots)
         for name, checkpoint in before.items():
             if name not in pool.tree.nodes:
                 gone.append(f"block {name.hex()}")
             elif checkpoint and pool.tree.nodes[name].checkpoint is None:
                 gone.append(f"checkpoint {name.hex()}")
+        assert gone[-1] == f"{evicted.what} {evicted.name.hex()}"
+    assert pool.tree.evict() is None
     assert gone == [
         "block 010203",  # behind the last checkpoint, deepest first
         "block 0102",
@@ -68,13 +71,42 @@ def test_a_referenced_block_stays_and_its_checkpoint_may_go() -> None:
     save(pool, names[1])
     pool.tree.acquire(names)
     assert pool.available == 3
-    assert pool.take(4) is None
-    taken = pool.take(3)
+    assert pool.take(4, "prompt") is None
+    taken = pool.take(3, "prompt")
     assert taken is not None
     assert pool.tree.nodes[names[1]].checkpoint is None
     pool.give(taken)
     pool.tree.release(names)
     pool.check_integrity([])
+
+
+def test_evictions_are_counted_by_what_went_and_for_whom() -> None:
+    pool = SlotPool(5)
+    names = chain(1, 2)
+    grow(pool, names)
+    save(pool, names[1])
+    assert pool.take(1, "transfer")  # the free one
+    assert not any(pool.counts.evictions.values())
+    assert pool.take(1, "decode")
+    assert pool.take(2, "transfer")
+    assert pool.take(2, "prompt") is None, "one is left, and stays"
+    assert {key: count for key, count in pool.counts.evictions.items() if count} == {
+        ("checkpoint", "decode"): 1,
+        ("block", "transfer"): 1,
+    }
+    assert pool.evicted_lately(names[1])
+    assert not pool.evicted_lately(names[0])
+
+
+def test_the_last_names_to_go_are_known_as_many_as_there_are_slots() -> None:
+    pool = SlotPool(2)
+    for i in [*range(5), 3]:
+        grow(pool, chain(i))
+        grow(pool, chain(100 + i))
+    assert [i for i in range(5) if pool.evicted_lately(chain(i)[0])] == [4]
+    assert [i for i in range(5) if pool.evicted_lately(chain(100 + i)[0])] == [4]
+    grow(pool, chain(50))
+    assert [i for i in range(5) if pool.evicted_lately(chain(i)[0])] == [3]
 
 
 def test_a_chain_that_is_not_trusted_is_forgotten_as_far_as_it_is_nobody_elses() -> None:
@@ -103,7 +135,7 @@ class Machine(RuleBasedStateMachine):
         tree = self.pool.tree
         depth = tree.match(names)
         tree.acquire(names[:depth])
-        slots = self.pool.take(len(names) - depth)
+        slots = self.pool.take(len(names) - depth, "prompt")
         if slots is None:
             tree.release(names[:depth])
             return
@@ -131,7 +163,7 @@ class Machine(RuleBasedStateMachine):
         names, slots = data.draw(st.sampled_from(self.running))
         done = len(names) - len(slots)
         if done and self.pool.tree.nodes[names[done - 1]].checkpoint is None:
-            taken = self.pool.take(CHECKPOINT)
+            taken = self.pool.take(CHECKPOINT, "checkpoint")
             if taken is not None:
                 self.pool.tree.set_checkpoint(names[done - 1], taken)
 
@@ -156,7 +188,7 @@ class Machine(RuleBasedStateMachine):
         for names, slots in self.running:
             self.pool.tree.release(names[: len(names) - len(slots)])
             self.pool.give(slots)
-        assert self.pool.take(24) is not None
+        assert self.pool.take(24, "prompt") is not None
         self.pool.check_integrity(range(24))
 
 

@@ -72,7 +72,7 @@ def test_a_decode_reservation_waits_behind_a_preempted_stream() -> None:
     scheduler = make(slots=10, sequences=3)
     scheduler.add(ask("old", 500, family=1))
     scheduler.add(ask("young", 500, family=2))
-    while not scheduler.preemptions:
+    while not scheduler.counts.preemptions:
         step(scheduler)
     while not scheduler.stuck:
         step(scheduler)
@@ -90,7 +90,7 @@ def test_a_sequence_is_admitted_once_even_if_it_comes_back() -> None:
         admitted += step(scheduler).admitted
         if not scheduler.running:
             break
-    assert scheduler.preemptions
+    assert scheduler.counts.preemptions
     assert sorted(s.request.key[0] for s in admitted) == ["old", "young"]
 
 
@@ -132,6 +132,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.scheduler = make()
         self.count = 0
+        self.admitted = self.computed = 0
 
     def name(self) -> str:
         """A new request's name."""
@@ -189,12 +190,30 @@ class Machine(RuleBasedStateMachine):
     def run(self, times: int) -> None:
         """Steps."""
         for _ in range(times):
-            step(self.scheduler)
+            self.step()
+
+    def step(self) -> None:
+        """One step, counted here too."""
+        before = {id(s): s.computed for s in self.scheduler.running}
+        plan = step(self.scheduler)
+        self.admitted += sum(s.request.tokens for s in plan.admitted)
+        self.computed += plan.prefill_tokens
+        assert plan.prefill_tokens + plan.decode_tokens == sum(work.count for work in plan.work)
+        singles = [w for w in plan.work if w.count == 1 and before.get(id(w.sequence), 0) >= w.sequence.request.tokens]
+        assert plan.decode_tokens == len(singles)
 
     @invariant()
     def books_add_up(self) -> None:
         """Every slot and tail is in one place."""
         self.scheduler.check_integrity()
+
+    @invariant()
+    def counts_add_up(self) -> None:
+        """Each admitted token has one result, each computed one is counted."""
+        counts = self.scheduler.counts
+        assert sum(counts.prefix_tokens.values()) == self.admitted
+        assert min(counts.prefix_tokens.values()) >= 0
+        assert counts.prefill_tokens == self.computed
 
     def teardown(self) -> None:
         """Once nothing is parked or arriving, all the rest is served, and everything comes back."""
@@ -203,7 +222,7 @@ class Machine(RuleBasedStateMachine):
         for _ in range(40_000):
             if not self.scheduler.running and not self.scheduler.waiting:
                 break
-            step(self.scheduler)
+            self.step()
             for key in list(self.scheduler.parked):
                 self.scheduler.drop(key)
         assert not self.scheduler.waiting

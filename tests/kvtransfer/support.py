@@ -78,10 +78,11 @@ class Provider:
     keepalive: float = 0.05
     ended: list[tuple[int, str]] = field(default_factory=list)
     ttl: float = 30.0
+    sent: list[int] = field(default_factory=list)  # bytes of caches, as they went
 
     def __post_init__(self) -> None:
-        self.leases = LeaseTable(self.ttl, lambda lease, reason: self.ended.append((lease.id, reason)))
-        self.service = TransferService(self.memory, self.leases, FINGERPRINT, self.keepalive)
+        self.leases = LeaseTable(self.ttl, lambda lease, end: self.ended.append((lease.id, end)))
+        self.service = TransferService(self.memory, self.leases, FINGERPRINT, self.keepalive, self.sent.append)
 
     @contextlib.asynccontextmanager
     async def channel(self) -> AsyncIterator[grpc.aio.Channel]:

@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.ends: list[tuple[int, str]] = []
-        self.table = LeaseTable(TTL, lambda lease, reason: self.ends.append((lease.id, reason)), lambda: self.now)
+        self.table = LeaseTable(TTL, lambda lease, end: self.ends.append((lease.id, end)), lambda: self.now)
         self.granted: list[Lease] = []
         self.expected: dict[int, str] = {}  # lease -> reason
         self.pulls: list[tuple[Pull, AbstractContextManager[Pull]]] = []
@@ -78,8 +78,8 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=PICK)
     def release(self, pick: int) -> None:
         if lease := self._pick(pick):
-            self.table.release(lease.id)
-            self._ended(lease, "released")
+            self.table.drop(lease.id)
+            self._ended(lease, "dropped")
 
     @rule(pick=PICK, step=st.sampled_from([-1, 0, 1]))
     def attach(self, pick: int, step: int) -> None:
@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
             held = live and attempt == self.attempts[lease.id] and not other
             assert self.table.confirm(lease.id, "other" if other else lease.request, attempt) == held
             if held:
-                self._ended(lease, "confirmed")
+                self._ended(lease, "released")
 
     @rule(seconds=st.sampled_from([0.5, 10.0, 29.0, 31.0]))
     def time_passes(self, seconds: float) -> None:
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
         for _, attached in self.pulls:
             attached.__exit__(None, None, None)
         for lease in self.granted:
-            self.table.release(lease.id)
+            self.table.drop(lease.id)
         assert self.table.held == 0
         assert sorted(lease for lease, _ in self.ends) == sorted(lease.id for lease in self.granted)
 
@@ -188,6 +188,15 @@ def test_the_time_to_live_counts_from_the_last_pull_that_left() -> None:
     table.expire()
     table.expire()
     assert ends == ["expired"]
+
+
+def test_a_lease_says_how_long_it_was_held() -> None:
+    now, seconds = [5.0], list[float]()
+    table = LeaseTable(TTL, lambda lease, end: seconds.append(lease.seconds), lambda: now[0])
+    lease = table.grant("r", 0, TOKENS)
+    now[0] = 7.5
+    table.drop(lease.id)
+    assert seconds == [2.5]
 
 
 def test_a_lease_is_of_its_request_only() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.kvtransfer.support import EMPTY, FLASH, Provider, filled, positions, pull_request, tiny
-from v4_core.geometry import CacheGeometry
+from v4_core.geometry import CacheGeometry, total
 from v4_core.v1 import worker_pb2 as pb
 from v4_kvtransfer import wire
 from v4_kvtransfer.errors import (
@@ -82,7 +82,8 @@ async def test_a_whole_pull_and_its_confirmation(provider: Provider) -> None:
     assert pulled.final == pb.Final(tokens=TOKENS, firsts=[pb.First(choice=0, id=7)])
     assert pulled.bytes == provider.memory.geometry.sequence_bytes(TOKENS)
     assert 0 == pulled.wait_seconds < pulled.seconds
-    assert provider.ended == [(lease.id, "confirmed")]
+    assert provider.ended == [(lease.id, "released")]
+    assert sum(provider.sent) == pulled.bytes
     assert provider.leases.held == 0
 
 
@@ -179,10 +180,11 @@ async def test_a_cancelled_pull_detaches_and_writes_no_more(provider: Provider) 
         await until(lambda: lease.pull is None)
         provider.leases.finish(lease.id, SLOTS, 0, [])
         assert provider.leases.held == 1
-        provider.leases.release(lease.id)
+        provider.leases.drop(lease.id)
     target.check(provider.memory, [0], tail=False)
     assert (target.memory.tails == EMPTY).all()
-    assert provider.ended == [(lease.id, "released")]
+    assert provider.ended == [(lease.id, "dropped")]
+    assert sum(provider.sent) == total(target.memory.geometry.block_spans)
 
 
 async def test_a_provider_that_dies_is_a_lost_peer(provider: Provider) -> None:
@@ -199,11 +201,11 @@ async def test_a_provider_that_dies_is_a_lost_peer(provider: Provider) -> None:
     target.check(provider.memory, [0], tail=False)
 
 
-def _release(provider: Provider, lease: Lease) -> None:
-    provider.leases.release(lease.id)
+def _drop(provider: Provider, lease: Lease) -> None:
+    provider.leases.drop(lease.id)
 
 
-@pytest.mark.parametrize(("end", "message"), [(_release, "was cancelled")])
+@pytest.mark.parametrize(("end", "message"), [(_drop, "was cancelled")])
 async def test_a_lease_that_ends_ends_its_pull(
     provider: Provider, end: Callable[[Provider, Lease], None], message: str
 ) -> None:

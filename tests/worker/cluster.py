@@ -24,6 +24,7 @@ from v4_engine.sequence import Request
 from v4_prefill.leg import PrefillLeg
 from v4_worker.config import WorkerConfig
 from v4_worker.leg import WholeLeg
+from v4_worker.metrics import WorkerMetrics
 from v4_worker.server import WorkerServer
 from v4_worker.worker import LegKinds, Worker
 
@@ -128,7 +129,7 @@ class Node(Stream):
         def fatal(error: BaseException) -> None:
             raise AssertionError("the engine failed") from error
 
-        worker = Worker(config, role, loaded, KINDS[role], fatal, token)
+        worker = Worker(config, role, loaded, KINDS[role], WorkerMetrics(), fatal, token)
         return cls(worker, await WorkerServer.start(worker, "127.0.0.1", 0))
 
     @classmethod

@@ -1,6 +1,7 @@
 """The engine's thread: calls run between steps and in order; an error inside a step is fatal and is told."""
 
 import asyncio
+import threading
 from functools import partial
 
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from tests.engine.harness import make_engine, prompt, request
 from tests.worker.cluster import until
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Engine, Event, Token
+from v4_engine.engine import Admitted, Engine, Event, Token
 from v4_engine.errors import IntegrityError
-from v4_worker.engine_thread import EngineThread
+from v4_engine.scheduler import Plan
+from v4_worker.engine_thread import EngineThread, Report, Step
 
 
 class Watched:
@@ -18,13 +20,18 @@ class Watched:
 
     def __init__(self, engine: Engine) -> None:
         self.events: list[Event] = []
-        self.loads: list[pb.Load] = []
+        self.reports: list[Report] = []
         self.fatal: list[BaseException] = []
-        self.thread = EngineThread(engine, self._step, self.fatal.append)
+        self.thread = EngineThread(engine, self._report, self.fatal.append)
 
-    def _step(self, events: list[Event], load: pb.Load) -> None:
-        self.events += events
-        self.loads.append(load)
+    @property
+    def loads(self) -> list[pb.Load]:
+        """Of all reports."""
+        return [report.load for report in self.reports]
+
+    def _report(self, report: Report) -> None:
+        self.events += report.events
+        self.reports.append(report)
 
 
 async def test_calls_run_in_order_and_results_come_back() -> None:
@@ -61,6 +68,38 @@ async def test_steps_run_while_there_is_work_and_the_load_follows() -> None:
     assert max(load.tails_used for load in watched.loads) == 1
     assert watched.loads[-1].tails_used == watched.loads[-1].blocks_used == 0
     await watched.thread.stop()
+
+
+async def test_an_admission_is_told_before_its_step_is_computed() -> None:
+    engine = make_engine()
+    watched = Watched(engine)
+    compute = engine.compute
+    told_first: list[bool] = []
+
+    def late(plan: Plan) -> list[Event]:
+        told_first.append(not plan.admitted or reached.wait(60))
+        return compute(plan)
+
+    reached = threading.Event()
+    engine.compute = late  # type: ignore[method-assign]
+    await watched.thread.call(lambda engine: engine.submit(request(prompt(40), max_tokens=3)))
+    await until(lambda: watched.events)
+    assert [type(event) for event in watched.events] == [Admitted]
+    assert watched.reports[-1].step is None
+    assert watched.loads[-1].tails_used == 1
+    reached.set()
+    await until(lambda: watched.loads[-1].running == 0)
+    steps = [report.step for report in watched.reports if report.step is not None]
+    assert [(s.kind, s.prefill_tokens, s.decode_tokens) for s in steps] == [("prefill", 40, 0), *2 * [("decode", 0, 1)]]
+    assert all(step.seconds > 0 for step in steps)
+    times = [report.time for report in watched.reports]
+    assert times == sorted(times)
+    assert all(told_first)
+    await watched.thread.stop()
+
+
+def test_the_kind_of_a_step_is_what_it_computes() -> None:
+    assert [Step(*tokens, 0.0).kind for tokens in ((5, 0), (0, 5), (5, 1))] == ["prefill", "decode", "mixed"]
 
 
 async def test_an_engine_that_fails_in_a_step_is_fatal() -> None:

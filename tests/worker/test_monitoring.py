@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import threading
@@ -18,9 +19,11 @@ from v4_core.errors import ConfigError
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.loading import Loaded
 from v4_worker import process as process_module
+from v4_worker.condition import STATES
 from v4_worker.config import WorkerConfig
 from v4_worker.errors import WorkerError
-from v4_worker.monitoring import Condition, monitoring
+from v4_worker.metrics import WorkerMetrics
+from v4_worker.monitoring import monitoring
 
 
 async def ask(address: str, path: str) -> tuple[int, str]:
@@ -30,28 +33,48 @@ async def ask(address: str, path: str) -> tuple[int, str]:
 
 
 async def test_each_condition_has_its_answers() -> None:
-    condition = Condition()
-    async with monitoring(condition, "127.0.0.1", 0) as address:
+    metrics = WorkerMetrics()
+    condition = metrics.condition
+    async with monitoring(metrics, "127.0.0.1", 0) as address:
         assert await ask(address, "/health") == (200, "ok\n")
         assert await ask(address, "/ready") == (503, "the model is being loaded\n")
-        condition.not_ready = ""
+        condition.become("ready")
         assert await ask(address, "/ready") == (200, "ok\n")
-        condition.failed = "the engine failed"
+        condition.become("draining")
+        assert await ask(address, "/health") == (200, "ok\n")
+        assert await ask(address, "/ready") == (503, "this worker drains: it is about to stop\n")
+        condition.become("failed")
+        condition.become("draining")
         assert await ask(address, "/health") == await ask(address, "/ready") == (503, "the engine failed\n")
 
 
-async def test_metrics_are_those_of_the_process() -> None:
-    async with monitoring(Condition(), "127.0.0.1", 0) as address:
+async def test_metrics_are_those_of_the_process_and_name_its_state() -> None:
+    metrics = WorkerMetrics()
+    async with monitoring(metrics, "127.0.0.1", 0) as address:
         status, text = await ask(address, "/metrics")
-    assert status == 200
-    assert "process_resident_memory_bytes" in text
+        assert status == 200
+        assert "process_resident_memory_bytes" in text
+        assert re.search(r'^v4serve_process_info{version="\d', text, re.MULTILINE)
+        assert "_created" not in text
+        assert await states(address) == ["loading"]
+        for state in STATES:
+            metrics.condition.become(state)
+            assert await states(address) == [state]
+
+
+async def states(address: str) -> list[str]:
+    """Those that the metrics say the worker is in: exactly one, if all is well."""
+    _, text = await ask(address, "/metrics")
+    found = dict(re.findall(r'^v4serve_worker_state{state="(\w+)"} ([01])\.0$', text, re.MULTILINE))
+    assert list(found) == list(STATES)
+    return [state for state, value in found.items() if value == "1"]
 
 
 async def test_a_taken_port_is_a_clear_error() -> None:
-    async with monitoring(Condition(), "127.0.0.1", 0) as address:
+    async with monitoring(WorkerMetrics(), "127.0.0.1", 0) as address:
         port = int(address.rpartition(":")[2])
         with pytest.raises(ConfigError, match="--monitoring-port"):
-            async with monitoring(Condition(), "127.0.0.1", port):
+            async with monitoring(WorkerMetrics(), "127.0.0.1", port):
                 pass
 
 
@@ -111,14 +134,18 @@ async def test_it_answers_while_the_model_is_loaded_and_while_it_drains(monkeypa
     process = Process(monkeypatch)
     async with process.running() as task:
         assert "loaded" in await process.until("/ready", 503)
+        assert await states(process.address) == ["loading"]
         process.loading.set()
         await process.until("/ready", 200)
+        assert await states(process.address) == ["ready"]
+        assert "v4serve_prefill_tokens_total 0.0\n" in (await ask(process.address, "/metrics"))[1], "but for a warm-up"
         stream = Stream(f"127.0.0.1:{process.port}")
         stream.send(start(prompt(40), pb.WHOLE, max_tokens=5000))
         await stream.event("tokens")
         os.kill(os.getpid(), signal.SIGTERM)
         assert "drains" in await process.until("/ready", 503)
         assert (await ask(process.address, "/health"))[0] == 200
+        assert await states(process.address) == ["draining"]
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(task, 60)
         await until(lambda: any(e.tokens.finish == pb.MIGRATE for e in stream.events["r", 0]))
@@ -142,7 +169,7 @@ async def test_an_engine_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch) -> 
     async with process.running() as task:
         process.loading.set()
         await process.until("/ready", 200)
-        monkeypatch.setattr(process.engine, "step", lambda: 1 / 0)
+        monkeypatch.setattr(process.engine, "compute", lambda plan: 1 / 0)
         stream = Stream(f"127.0.0.1:{process.port}")
         stream.send(start(prompt(40), pb.WHOLE))
         with pytest.raises(WorkerError, match="engine failed"):

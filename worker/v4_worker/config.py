@@ -6,6 +6,7 @@ from pathlib import Path
 from v4_core.errors import ConfigError
 from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
 from v4_core.hosts import is_loopback
+from v4_core.logs import LogFormat
 from v4_core.settings import parse_bytes
 
 _DEVICES = ("auto", "cpu", "cuda")
@@ -37,6 +38,7 @@ class WorkerConfig:
     lease_seconds: float = 30.0  # that a finished prefill is kept without a pull
     pull_timeout_seconds: float = 30.0  # without a byte from the other side
     drain_seconds: float = 30.0  # for running requests after SIGTERM
+    log_format: LogFormat = "human"
 
     @property
     def cache_bytes(self) -> int:

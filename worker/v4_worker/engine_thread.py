@@ -1,4 +1,4 @@
-"""The engine's one thread, and how the event loop talks to it: calls in, steps' events out.
+"""The engine's one thread, and how the event loop talks to it: calls in, reports out.
 
 Calls run between steps, in order. What the engine raises inside a step is fatal: a worker that cannot be right stops
 rather than answers.
@@ -7,23 +7,58 @@ rather than answers.
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Engine, Event
 
 T = TypeVar("T")
-OnStep = Callable[[list[Event], pb.Load], None]
+Kind = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step computed, and how long it took."""
+
+    prefill_tokens: int  # of prompts
+    decode_tokens: int  # one each of sequences behind their prompts
+    seconds: float
+
+    @property
+    def kind(self) -> Kind:
+        """By what was computed in it."""
+        if not self.decode_tokens:
+            return "prefill"
+        return "mixed" if self.prefill_tokens else "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened, and what the engine holds and has to do behind it."""
+
+    events: list[Event]
+    load: pb.Load
+    arriving: int = 0  # sequences whose cache is being transferred
+    parked: int = 0  # sequences whose cache is kept for a decode worker
+    step: Step | None = None  # the step that is just over, if it computed anything
+    time: float = 0.0  # of time.monotonic()
+
+
+OnReport = Callable[[Report], None]
 
 
 class EngineThread:
     """Steps an engine while it has work. All public methods belong to the event loop's thread."""
 
-    def __init__(self, engine: Engine, on_step: OnStep, on_fatal: Callable[[BaseException], None]) -> None:
-        """`on_step` and `on_fatal` are called on the event loop: after each step, and after the engine failed."""
+    def __init__(self, engine: Engine, on_report: OnReport, on_fatal: Callable[[BaseException], None]) -> None:
+        """Both are called on the event loop: `on_report` when somebody is admitted, after each step and after calls
+        while there is none; `on_fatal` after the engine failed.
+        """
         self._engine = engine
-        self._on_step, self._on_fatal = on_step, on_fatal
+        self._on_report, self._on_fatal = on_report, on_fatal
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -57,10 +92,21 @@ class EngineThread:
         try:
             while self._serve_calls():
                 if self._engine.busy:
-                    events = self._engine.step()
-                    self._post(self._on_step, events, load_of(self._engine))
+                    self._step()
         except BaseException as error:
             self._post(self._on_fatal, error)
+
+    def _step(self) -> None:
+        began = time.monotonic()
+        plan, admitted = self._engine.schedule()
+        if admitted:  # a router must not hear of it only when the step is over
+            self._report(admitted)
+        events = self._engine.compute(plan)
+        seconds = time.monotonic() - began
+        self._report(events, Step(plan.prefill_tokens, plan.decode_tokens, seconds) if plan.work else None)
+
+    def _report(self, events: list[Event], step: Step | None = None) -> None:
+        self._post(self._on_report, report_of(self._engine, events, step))
 
     def _serve_calls(self) -> bool:
         """Run what was asked; wait for a call while there is nothing to step. False = stop."""
@@ -75,7 +121,7 @@ class EngineThread:
             call()
             served = True
             if not self._engine.busy and self._calls.empty():
-                self._post(self._on_step, [], load_of(self._engine))
+                self._report([])
                 served = False
 
     def _post(self, function: Callable[..., object], *args: Any) -> None:
@@ -83,6 +129,12 @@ class EngineThread:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the loop is closed: nobody listens any more
             self._calls.put(None)
+
+
+def report_of(engine: Engine, events: list[Event], step: Step | None = None) -> Report:
+    """What the engine says now."""
+    scheduler = engine.scheduler
+    return Report(events, load_of(engine), len(scheduler.arriving), len(scheduler.parked), step, time.monotonic())
 
 
 def load_of(engine: Engine) -> pb.Load:
@@ -100,7 +152,7 @@ def load_of(engine: Engine) -> pb.Load:
         checkpoint_slots_used=pool.tree.checkpoint_slots,
         tails_total=engine.limits.max_sequences,
         tails_used=engine.limits.max_sequences - scheduler.tails_free,
-        preemptions=scheduler.preemptions,
+        preemptions=engine.counts.preemptions,
     )
 
 

@@ -6,6 +6,7 @@ role can do it; the prefill and decode packages bring theirs.
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Admitted, Broken, Event, Token
 from v4_engine.errors import CapacityError
 from v4_engine.sequence import Key, Request
-from v4_kvtransfer.leases import Lease
+from v4_kvtransfer.leases import End, Lease
 from v4_worker.messages import event, failed, token_event
 from v4_worker.stream import RouterStream
 
@@ -38,6 +39,8 @@ class Leg:
         self.open = dict.fromkeys(range(first, first + request.n), len(request.output))  # choice -> its next token
         self.streaming = False  # a token was sent, or the cache of one that prefill sent is here
         self.ended = False
+        self._arrived = time.monotonic()
+        self._admitted: float | None = None  # when, until the first token
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         if start.deadline_ms:
@@ -74,6 +77,15 @@ class Leg:
         if not taken:
             limit = self.worker.engine_limits.max_waiting
             self.fail(pb.OVERLOADED, f"{limit} requests wait here already: try again later", limit)
+
+    def measure(self, happened: Event, now: float) -> None:
+        """Measure how long a prompt waits and is computed; `now` of time.monotonic()."""
+        if isinstance(happened, Admitted):
+            self._admitted = now
+            self.worker.metrics.prompt_queue.observe(now - self._arrived)
+        elif isinstance(happened, Token) and self._admitted is not None:
+            self.worker.metrics.prompt_prefill.observe(now - self._admitted)
+            self._admitted = None
 
     def on_event(self, happened: Event) -> None:
         """What the engine says of this request."""
@@ -128,7 +140,7 @@ class Leg:
             self.close()
             self.free()
 
-    def lease_ended(self, lease: Lease, reason: str) -> None:
+    def lease_ended(self, lease: Lease, end: End) -> None:
         """A lease of this request's name ended."""
 
     def free(self) -> None:

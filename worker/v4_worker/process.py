@@ -16,13 +16,15 @@ import torch
 from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling
 from v4_core.token import TokenFile
+from v4_engine.counts import Counts
 from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.sequence import Request
 from v4_kvtransfer.heap import keep_large_buffers
 from v4_worker.config import WorkerConfig
 from v4_worker.drain import drain
 from v4_worker.errors import Stopped, WorkerError
-from v4_worker.monitoring import Condition, monitoring
+from v4_worker.metrics import WorkerMetrics
+from v4_worker.monitoring import monitoring
 from v4_worker.server import WorkerServer
 from v4_worker.worker import LegKinds, Worker
 
@@ -41,7 +43,8 @@ class _Process:
     def __init__(self, config: WorkerConfig, role: str, kinds: LegKinds) -> None:
         self._config, self._role, self._kinds = config, role, kinds
         self._token = None if config.token_file is None else TokenFile(config.token_file)
-        self._condition = Condition()
+        self._metrics = WorkerMetrics()
+        self._condition = self._metrics.condition
         self._signals = 0
         self._stop = asyncio.Event()
         self._fatal: BaseException | None = None
@@ -70,17 +73,17 @@ class _Process:
         if not self._config.monitoring_port:
             yield
             return
-        async with monitoring(self._condition, self._config.host, self._config.monitoring_port):
+        async with monitoring(self._metrics, self._config.host, self._config.monitoring_port):
             yield
 
     async def _serve(self, loaded: Loaded) -> None:
         config = self._config
-        worker = Worker(config, self._role, loaded, self._kinds, self._failed, self._token)
+        worker = Worker(config, self._role, loaded, self._kinds, self._metrics, self._failed, self._token)
         server = await WorkerServer.start(worker, config.host, config.port)
-        self._condition.not_ready = ""
+        self._condition.become("ready")
         log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint[:16])
         await self._stop.wait()
-        self._condition.not_ready = "this worker drains: it is about to stop"
+        self._condition.become("draining")
         await server.not_serving()
         await drain(worker, config.drain_seconds, lambda: self._signals > 1 or self._fatal is not None)
         await server.stop(_STOP_SECONDS)
@@ -116,7 +119,7 @@ class _Process:
     def _failed(self, error: BaseException) -> None:
         log.critical("the engine failed: this worker stops", exc_info=error)
         self._fatal = error
-        self._condition.failed = "the engine failed"
+        self._condition.become("failed")
         self._stop.set()
 
 
@@ -159,4 +162,5 @@ def _warm_up(loaded: Loaded, check_stop: Callable[[], None]) -> None:
     while engine.busy:
         check_stop()
         engine.step()
+    engine.pool.counts = Counts()  # nobody asked for this
     check_stop()

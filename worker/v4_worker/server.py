@@ -80,7 +80,8 @@ class WorkerServer:
         self = cls(worker)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         pb_grpc.add_WorkerServicer_to_server(WorkerService(worker), self._server)
-        TransferService(worker.memory, worker.leases, worker.fingerprint).add_to(self._server)
+        sent = worker.metrics.leased_bytes_sent.inc
+        TransferService(worker.memory, worker.leases, worker.fingerprint, on_sent=sent).add_to(self._server)
         self.address = f"{host}:{_bind(self._server, host, port)}"
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)

@@ -12,15 +12,15 @@ import grpc.aio
 from v4_core.errors import RequestError
 from v4_core.token import TokenFile
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Event
 from v4_engine.loading import Loaded
 from v4_engine.sequence import Key
-from v4_kvtransfer.leases import Lease, LeaseTable
+from v4_kvtransfer.leases import End, Lease, LeaseTable
 from v4_kvtransfer.memory import HostMemory
 from v4_worker.config import WorkerConfig
-from v4_worker.engine_thread import EngineThread, load_of
+from v4_worker.engine_thread import EngineThread, Report, report_of
 from v4_worker.leg import STOPPING, Leg
 from v4_worker.messages import request_of
+from v4_worker.metrics import WorkerMetrics
 from v4_worker.stream import RouterStream
 
 LegKinds = Mapping[int, type[Leg]]
@@ -48,6 +48,7 @@ class Worker:
         role: str,
         loaded: Loaded,
         kinds: LegKinds,
+        metrics: WorkerMetrics,
         on_fatal: Callable[[BaseException], None],
         token: TokenFile | None = None,
     ) -> None:
@@ -63,8 +64,10 @@ class Worker:
         self.streams: set[RouterStream] = set()
         self.draining = False
         self.transferred_bytes = 0
-        self.load = load_of(engine)
-        self.engine = EngineThread(engine, self._stepped, on_fatal)
+        self.metrics = metrics
+        metrics.watch(engine.counts, report := report_of(engine, []))
+        self.load = report.load
+        self.engine = EngineThread(engine, self._reported, on_fatal)
         self._kinds = kinds
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._closing: list[asyncio.Future[None]] = []
@@ -177,17 +180,20 @@ class Worker:
         for stream in self.streams:
             stream.flush(load)
 
-    def _stepped(self, events: list[Event], load: pb.Load) -> None:
-        for event in events:
+    def _reported(self, report: Report) -> None:
+        self.metrics.reported(report)
+        for event in report.events:
             leg = self.legs.get(event.request.key)
             if leg is not None:
+                leg.measure(event, report.time)
                 leg.on_event(event)
-        self.load = load
+        self.load = report.load
         self.publish()
 
-    def _lease_ended(self, lease: Lease, reason: str) -> None:
+    def _lease_ended(self, lease: Lease, end: End) -> None:
+        self.metrics.lease_ended(end, lease.seconds)
         for leg in [leg for leg in self.legs.values() if leg.key[0] == lease.request]:
-            leg.lease_ended(lease, reason)
+            leg.lease_ended(lease, end)
 
 
 def _refuse(message: pb.Start, stream: RouterStream, reason: pb.Reason, why: str) -> None:

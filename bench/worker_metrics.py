@@ -1,0 +1,171 @@
+"""What a worker's metrics cost: `python -m bench.worker_metrics [--json]`.
+
+One worker decodes one sequence of the shipped model. Its steps are measured and counted in turns of 20 with steps that
+are not, in one process: the yardstick is the time from one step to the next without. On a busy machine the difference
+drowns in noise, so the CPU time of the counting alone stands beside it, and the time to answer a scrape.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+import torch
+from prometheus_client import generate_latest
+
+from v4_core.blocks import pack_ids
+from v4_core.sampling import Sampling
+from v4_core.v1 import worker_pb2 as pb
+from v4_engine.engine import Engine, Event
+from v4_engine.loading import EngineOptions, Loaded, load_engine
+from v4_engine.scheduler import Plan
+from v4_models import DEMO_MODEL
+from v4_worker.config import WorkerConfig
+from v4_worker.engine_thread import EngineThread, Report, Step, report_of
+from v4_worker.leg import WholeLeg
+from v4_worker.metrics import WorkerMetrics
+from v4_worker.stream import RouterStream
+from v4_worker.worker import Worker
+
+TURN = 20  # steps
+PROMPT, TOKENS = 1000, 3000
+THREADS = 2
+TARGET = 0.02
+
+
+@dataclass(frozen=True)
+class Result:
+    """Medians, in seconds."""
+
+    step_with: float
+    step_without: float
+    counting: float  # CPU time for one step, alone and at its fastest
+    scrape: float
+    scrape_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Of a step's time."""
+        return self.step_with / self.step_without - 1
+
+
+class Alternating:
+    """Turns measurement of steps on and off, and notes the time from one to the next."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.intervals: dict[bool, list[float]] = {True: [], False: []}
+        self._engine, self._compute = engine, engine.compute
+        self._count, self._began = 0, 0.0
+
+    def attach(self, thread: EngineThread) -> None:
+        """From now on."""
+        measured = thread._step
+
+        def step() -> None:
+            if self.on:
+                measured()
+            else:
+                thread._post(thread._on_report, plain(self._engine))
+
+        thread._step = step  # type: ignore[method-assign]
+        self._engine.compute = self.compute  # type: ignore[method-assign]
+
+    @property
+    def on(self) -> bool:
+        """Whether the next step is measured."""
+        return self._count // TURN % 2 == 0
+
+    def compute(self, plan: Plan) -> list[Event]:
+        """The engine's own, with the time since the last one noted, but where the turn has just changed."""
+        now = time.perf_counter()
+        if self._count % TURN > 1 and plan.decode_tokens:
+            self.intervals[self.on].append(now - self._began)
+        self._began = now
+        self._count += 1
+        return self._compute(plan)
+
+
+def plain(engine: Engine) -> Report:
+    """A step of which nothing is measured."""
+    return report_of(engine, engine.step())
+
+
+def counting(metrics: WorkerMetrics, rounds: int = 2000) -> float:
+    """CPU seconds of what is done for the metrics of a decode step: by the engine's thread and by the event loop."""
+    found, load = [], metrics.engine.report.load
+    for _ in range(5):
+        before = time.thread_time()
+        for _ in range(rounds):
+            began = time.monotonic()
+            step = Step(0, 1, time.monotonic() - began)
+            metrics.reported(Report([], load, 0, 0, step, time.monotonic()))
+        found.append((time.thread_time() - before) / rounds)
+    return min(found)
+
+
+async def decode(loaded: Loaded, metrics: WorkerMetrics) -> Alternating:
+    """One worker's steps of one sequence."""
+    alternating, failed = Alternating(loaded.engine), list[BaseException]()
+    worker = Worker(WorkerConfig(DEMO_MODEL), "decode", loaded, {pb.WHOLE: WholeLeg}, metrics, failed.append)
+    await worker.engine.call(lambda engine: alternating.attach(worker.engine))
+    stream = RouterStream()
+    worker.streams.add(stream)
+    worker.start(_request(loaded.engine.config.vocab_size), stream)
+    while worker.legs and not failed:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stream.next(), 1)
+    await worker.close()
+    if failed:
+        raise failed[0]
+    return alternating
+
+
+def _request(vocab: int) -> pb.Start:
+    ids = torch.randint(2, vocab, (PROMPT,), generator=torch.Generator().manual_seed(0)).tolist()
+    return pb.Start(
+        request="r",
+        leg=pb.WHOLE,
+        prompt_ids=pack_ids(ids),
+        n=1,
+        max_tokens=TOKENS,
+        ignore_eos=True,
+        sampling=Sampling(temperature=0).to_proto(),
+    )
+
+
+def measure() -> Result:
+    """Decode, count without decoding, scrape."""
+    loaded = load_engine(DEMO_MODEL, EngineOptions(device="cpu", max_model_len=PROMPT + TOKENS + 1))
+    metrics = WorkerMetrics()
+    intervals = asyncio.run(decode(loaded, metrics)).intervals
+    on, off = (statistics.median(intervals[turn]) for turn in (True, False))
+    scrapes = []
+    for _ in range(50):
+        began = time.perf_counter()
+        text = generate_latest(metrics.registry)
+        scrapes.append(time.perf_counter() - began)
+    return Result(on, off, counting(metrics), statistics.median(scrapes), len(text))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    as_json = parser.parse_args().json
+    torch.set_num_threads(THREADS)
+    result = measure()
+    if as_json:
+        print(json.dumps({**asdict(result), "share": result.share}))
+        return
+    took = f"{1e6 * result.step_with:.0f} µs with metrics, {1e6 * result.step_without:.0f} µs without"
+    print(f"a decode step at batch 1 takes {took}: {result.share:+.2%} (target: < {TARGET:.0%})")
+    counted = result.counting / result.step_without
+    print(f"counting alone takes {1e6 * result.counting:.1f} µs of CPU: {counted:.2%}")
+    print(f"a scrape takes {1e3 * result.scrape:.1f} ms and answers {result.scrape_bytes} bytes")
+
+
+if __name__ == "__main__":
+    main()

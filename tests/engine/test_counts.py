@@ -1,0 +1,150 @@
+"""What an engine counts, beside a model of it that looks at every token, and beside what was really run."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.harness import GREEDY, Run, make_engine, prompt, request
+from tests.engine.test_scheduler import CHECKPOINT, ask, drain
+from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
+from v4_engine.pool import SlotPool
+from v4_engine.scheduler import Limits, Scheduler
+from v4_engine.sequence import Request
+
+REPLAY = 400  # more than one block
+SLOTS = 14
+
+
+def small() -> Scheduler:
+    """Few slots, and a model that replays REPLAY tokens."""
+    limits = Limits(max_sequences=4, max_model_len=1500, chunk_tokens=300)
+    return Scheduler(SlotPool(SLOTS), limits, CHECKPOINT, layers=4, window=1 + REPLAY // 4)
+
+
+def prefill(scheduler: Scheduler, new: Request) -> None:
+    """Run a prompt and give its memory back."""
+    scheduler.check_fits(new)
+    scheduler.add(new)
+    drain(scheduler)
+    scheduler.drop(new.key)
+
+
+class Model:
+    """What is known of the blocks: which are here, with which checkpoints, and which went last."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._tree = scheduler.pool.tree
+        self._gone: list[bytes] = []
+        evict = self._tree.evict
+
+        def watched():  # type: ignore[no-untyped-def]
+            gone = evict()
+            if gone is not None and gone.what == "block":
+                self._gone = [*(name for name in self._gone if name != gone.name), gone.name][-SLOTS:]
+            return gone
+
+        self._tree.evict = watched  # type: ignore[method-assign]
+
+    def results(self, ids: list[int]) -> Counter[str]:
+        """What becomes of each token of a prompt that arrives now."""
+        names = block_names(pack_ids(ids[:-1]), b"")  # the last token runs in any case
+        here = [name for name in names if name in self._tree.nodes]
+        assert here == names[: len(here)]
+        end = BLOCK_TOKENS * len(here)
+        saved = [BLOCK_TOKENS * (i + 1) for i, name in enumerate(here) if self._tree.nodes[name].checkpoint]
+        restored, replayed = max(saved, default=0), max(0, end - REPLAY)
+        results: Counter[str] = Counter()
+        for position in range(len(ids)):
+            block = position // BLOCK_TOKENS
+            if position < max(restored, replayed):
+                results["hit"] += 1
+            elif position < end:
+                results["replayed" if replayed > restored else "no_checkpoint"] += 1
+            elif block < len(names) and names[block] in self._gone:
+                results["evicted"] += 1
+            else:
+                results["no_blocks"] += 1
+        return results
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 1400), st.integers(0, 3), st.integers(0, 60)), min_size=1, max_size=12))
+def test_each_token_of_a_prompt_is_counted_by_what_was_here_of_it(asked: list[tuple[int, int, int]]) -> None:
+    scheduler = small()
+    model = Model(scheduler)
+    for number, (tokens, family, output) in enumerate(asked):
+        new = ask(f"r{number}", tokens, "prefill", family=family, output=output)
+        expected = model.results([*new.prompt, *new.output])
+        before = Counter(scheduler.counts.prefix_tokens)
+        prefill(scheduler, new)
+        after = Counter(scheduler.counts.prefix_tokens)
+        after.subtract(before)
+        assert +after == expected
+        assert after.total() == new.tokens
+
+
+def test_a_prompt_of_each_result() -> None:
+    scheduler = small()
+
+    def results(tokens: int, family: int, output: int = 0) -> dict[str, int]:
+        before = Counter(scheduler.counts.prefix_tokens)
+        prefill(scheduler, ask("r", tokens, "prefill", family=family, output=output))
+        after = Counter(scheduler.counts.prefix_tokens)
+        after.subtract(before)
+        return {result: tokens for result, tokens in after.items() if tokens}
+
+    assert results(1300, 1) == {"no_blocks": 1300}
+    assert results(1300, 1) == {"hit": 1280, "no_blocks": 20}  # a checkpoint is at the end of its blocks
+    assert results(1000, 1) == {"hit": 768 - REPLAY, "replayed": REPLAY, "no_blocks": 1000 - 768}
+    assert results(300, 1) == {"no_checkpoint": 256, "no_blocks": 44}  # a replay would begin before 0
+    assert results(1400, 2) == {"no_blocks": 1400}
+    assert results(1400, 3) == {"no_blocks": 1400}
+    assert results(1300, 1) == {"evicted": 1280, "no_blocks": 20}
+
+
+def test_what_a_continuation_brings_is_counted_with_its_prompt() -> None:
+    scheduler = small()
+    prefill(scheduler, ask("r", 500, "prefill", output=90))
+    assert scheduler.counts.prefix_tokens["no_blocks"] == 590
+
+
+def test_a_preempted_sequence_is_counted_once_and_computed_again() -> None:
+    engine = make_engine(slots=9, max_model_len=1536)
+    prompts = [prompt(500 + 10 * i, seed=20 + i) for i in range(2)]
+    run = Run(engine).until_idle(*(request(p, f"p{i}", max_tokens=400, sampling=GREEDY) for i, p in enumerate(prompts)))
+    counts = engine.counts
+    assert counts.preemptions > 0
+    assert sum(counts.prefix_tokens.values()) == 500 + 510
+    assert counts.prefill_tokens > 500 + 510
+    assert counts.drawn_tokens == 2 * 400 == sum(len(tokens) for tokens in run.tokens.values())
+    assert sum(counts.evictions[what, "decode"] for what in ("block", "checkpoint")) > 0
+
+
+def test_steps_say_what_they_compute() -> None:
+    engine = make_engine(chunk_tokens=256)
+    engine.submit(request(prompt(300), "first", max_tokens=3, n=2, sampling=GREEDY))
+    steps: list[tuple[int, int, int]] = []
+    while engine.busy:
+        if len(steps) == 2:
+            engine.submit(request(prompt(40, seed=5), "second", "prefill", sampling=GREEDY))
+        plan, admitted = engine.schedule()
+        steps.append((len(admitted), plan.prefill_tokens, plan.decode_tokens))
+        engine.compute(plan)
+    assert steps == [(1, 256, 0), (0, 44, 0), (1, 40, 2), (0, 0, 2)]
+    assert engine.counts.prefill_tokens == 340
+    assert engine.counts.drawn_tokens == 2 * 3 + 1
+
+
+def test_the_last_token_of_a_prompt_is_of_a_prompt_even_if_it_runs_alone() -> None:
+    engine = make_engine()
+    for _ in range(2):
+        Run(engine).until_idle(request(prompt(513), max_tokens=1, sampling=GREEDY))
+    assert engine.counts.prefill_tokens == 513 + 1
+
+
+def test_a_model_that_gives_no_numbers_draws_nothing() -> None:
+    engine = make_engine()
+    engine._model._params.norm.fill_(float("nan"))
+    Run(engine).until_idle(request(prompt(20)))
+    assert engine.counts.drawn_tokens == 0
