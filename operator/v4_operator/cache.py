@@ -93,6 +93,10 @@ class Parents:
         """The keys of all."""
         return list(self._objects)
 
+    def items(self) -> Iterable[tuple[Key, Json]]:
+        """All, as they were seen last."""
+        return self._objects.items()
+
     def put(self, obj: Json) -> bool:
         """Keep `obj` unless something newer is known; whether it was kept."""
         key, known = key_of(obj), self._objects.get(key_of(obj))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from v4_core.errors import ConfigError
+from v4_core.logs import LogFormat
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
@@ -29,6 +30,7 @@ class OperatorConfig:
     health_host: str = "0.0.0.0"  # probes come from the node
     health_port: int = 8080  # /healthz, /readyz and /metrics
     resync_seconds: float = 300.0  # until every V4Deployment was looked at again without a reason
+    log_format: LogFormat = "human"  # its own, and that of the workers and routers that it makes
 
     def __post_init__(self) -> None:
         if bool(self.namespaces) == self.all_namespaces:

@@ -21,11 +21,15 @@ from v4_core.errors import V4Error
 
 
 class OperatorError(V4Error):
-    """Root of what goes wrong while the operator runs."""
+    """Root of what goes wrong while the operator runs. `kind` counts it in the metrics."""
+
+    kind = "other"
 
 
 class ApiError(OperatorError):
     """A request that the API server refused."""
+
+    kind = "api"
 
     def __init__(self, what: str, status: int, body: Any = None) -> None:
         details = body if isinstance(body, dict) else {}
@@ -43,6 +47,8 @@ class ApiError(OperatorError):
 class Unreachable(ApiError):
     """No answer from the API server."""
 
+    kind = "unreachable"
+
     def __init__(self, what: str, error: BaseException) -> None:
         super().__init__(what, 0, {"message": f"the API server does not answer: {error or type(error).__name__}"})
 
@@ -50,13 +56,19 @@ class Unreachable(ApiError):
 class NameTaken(OperatorError):
     """An object that the operator did not make has the name of a child."""
 
+    kind = "name_taken"
+
 
 class Leaving(OperatorError):
     """An object of a former V4Deployment of this name is not gone yet."""
 
+    kind = "leaving"
+
 
 class KindMissing(OperatorError):
     """A kind of child that this cluster does not know."""
+
+    kind = "kind_missing"
 
 
 class WatchFailed(OperatorError):
@@ -65,3 +77,7 @@ class WatchFailed(OperatorError):
 
 class LeaseLost(OperatorError):
     """This replica must not write any more."""
+
+
+EVENT, BUG = "event", "bug"  # kinds beside those of classes: an Event that was not written, a fault in the operator
+KINDS = (*(each.kind for each in (OperatorError, ApiError, Unreachable, NameTaken, Leaving, KindMissing)), EVENT, BUG)

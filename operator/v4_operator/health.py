@@ -6,6 +6,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from v4_core.errors import ConfigError
+from v4_operator.metrics import REGISTRY
 
 
 class HealthServer:
@@ -42,4 +43,4 @@ class HealthServer:
         return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})

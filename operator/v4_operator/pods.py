@@ -1,7 +1,7 @@
 """Pod templates: what every pod of a V4Deployment has in common, and where users' additions go. Pure.
 
 Pods meet the `restricted` Pod Security Standard. They name no user id, so that a platform may assign one (OpenShift
-does); images say a numeric one. What a user adds never replaces what is set here.
+does); images say a numeric one. What a user adds never replaces what is set here, but annotations for scrapers.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from v4_core.kubernetes import TOKEN_FILE
+from v4_core.kubernetes import MONITORING_PORTS, TOKEN_FILE
 from v4_operator.names import child, labels, selector
 from v4_operator.records import Settings
 from v4_operator.spec import Json, PodOverrides, V4Deployment
@@ -99,6 +99,11 @@ def probes(port: int, start_seconds: int) -> dict[str, Any]:
     }
 
 
+def log_arguments(settings: Settings) -> list[str]:
+    """Flags for a format that is not the default: an older image would end at a flag that it does not know."""
+    return ["--log-format", settings.log_format] if settings.log_format != "human" else []
+
+
 def container(settings: Settings, made: Container, overrides: PodOverrides) -> dict[str, Any]:
     """One container of a pod."""
     own_env: list[Json] = [{"name": name, "value": value} for name, value in made.env.items()]
@@ -153,9 +158,23 @@ def template(v4d: V4Deployment, settings: Settings, pod: Pod, overrides: PodOver
         "volumes": [*volumes, *_others(overrides.volumes, volumes, "name")],
         **pod.more,
     }
+    annotations = {**_scraping(pod.containers), **overrides.annotations}
     return {
-        "metadata": present({"labels": {**overrides.labels, **own}, "annotations": dict(overrides.annotations)}),
+        "metadata": present({"labels": {**overrides.labels, **own}, "annotations": annotations}),
         "spec": present(spec),
+    }
+
+
+def _scraping(containers: Iterable[Json]) -> dict[str, str]:
+    """Annotations that scrapers without PodMonitors go by. They can name one port: of a pair, the prefill worker's."""
+    ports = [port["containerPort"] for each in containers for port in each.get("ports", ())]
+    monitoring = [port for port in ports if port in MONITORING_PORTS.values()]
+    if not monitoring:
+        return {}
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(monitoring[0]),
+        "prometheus.io/path": "/metrics",
     }
 
 

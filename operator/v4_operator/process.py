@@ -37,7 +37,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run(config: OperatorConfig, planner: Planner, kubeconfig: Path | None = None) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigError; ends the process at once where the Lease is lost."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)
     asyncio.run(_Process(config, planner).run(kubeconfig))
 

@@ -13,11 +13,12 @@ from typing import Any
 from v4_operator import events
 from v4_operator.api import Api
 from v4_operator.apply import Applier
-from v4_operator.cache import Children, Key, Parents
+from v4_operator.cache import Children, Key, Parents, key_of
 from v4_operator.discovery import Discovery
-from v4_operator.errors import ApiError, OperatorError
+from v4_operator.errors import EVENT, ApiError, OperatorError
 from v4_operator.fleet import Fleets
-from v4_operator.metrics import RECONCILE_SECONDS
+from v4_operator.metrics import ERRORS, RECONCILE_SECONDS, TIME_TO_READY
+from v4_operator.readiness import Readiness
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.spec import Json, SpecError, V4Deployment, parse
 from v4_operator.status_patch import merge_patch, refused, transitions, with_errors
@@ -47,12 +48,14 @@ class Reconciler:
         self._parents, self._children = parents, children
         self._applier = Applier(api, discovery, children)
         self._plan = planner
+        self._readiness = Readiness()
 
     async def reconcile(self, key: Key) -> float | None:
         """Look at one V4Deployment; the seconds after which to look again, or None. Raises OperatorError."""
         await self._watches.synced()
         parent = self._parents.get(key)
         if parent is None or _is_leaving(parent):
+            self._readiness.forget(key)
             return None
         with RECONCILE_SECONDS.time():
             try:
@@ -70,9 +73,11 @@ class Reconciler:
         errors = await self._applier.apply(plan.objects, lambda: self._wanted(key, v4d.uid))
         if self._wanted(key, v4d.uid):
             errors += await self._applier.prune(plan.prune)
-            await self._write_status(parent, with_errors(plan.status, old, errors, v4d.generation, now))
+            await self._write_status(parent, with_errors(plan.status, old, errors, v4d.generation, now), now)
         if errors:
-            raise OperatorError("; ".join(map(str, errors))) from errors[0]
+            failure = OperatorError("; ".join(map(str, errors)))
+            failure.kind = errors[0].kind
+            raise failure from errors[0]
         return plan.requeue_seconds
 
     def _settings(self) -> Settings:
@@ -86,11 +91,13 @@ class Reconciler:
 
     async def _refuse(self, parent: Json, error: SpecError) -> None:
         generation = parent["metadata"]["generation"]
-        old = parent.get("status") or {}
-        await self._write_status(parent, refused(old, generation, error.reason, str(error), datetime.now(UTC)))
+        old, now = parent.get("status") or {}, datetime.now(UTC)
+        await self._write_status(parent, refused(old, generation, error.reason, str(error), now), now)
 
-    async def _write_status(self, parent: Json, status: dict[str, Any]) -> None:
+    async def _write_status(self, parent: Json, status: dict[str, Any], now: datetime) -> None:
         """Write what differs and tell of it. A V4Deployment that went meanwhile needs no status."""
+        if (seconds := self._readiness.look(key_of(parent), parent, status, now)) is not None:
+            TIME_TO_READY.observe(seconds)
         old = parent.get("status") or {}
         patch = merge_patch(old, status)
         resource = self._discovery.features.v4deployments
@@ -112,6 +119,7 @@ class Reconciler:
         try:
             await events.post(self._api, parent, transitions(old, new))
         except ApiError as error:
+            ERRORS.labels(EVENT).inc()
             log.warning("%s: an Event could not be written: %s", parent["metadata"]["name"], error)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from v4_core.logs import LogFormat
 from v4_operator.spec import Json
 
 
@@ -19,6 +20,7 @@ class Settings:
     common_labels: Mapping[str, str] = field(default_factory=dict)  # on every child
     operator_namespace: str = ""  # whose pods may read a router's monitoring port; empty = operator outside the cluster
     operator_labels: Mapping[str, str] = field(default_factory=dict)  # of the operator's pods
+    log_format: LogFormat = "human"  # of workers and routers
     server_version: tuple[int, int] = (1, 20)  # major, minor
     kinds: frozenset[tuple[str, str]] = frozenset()  # (apiVersion, kind) that the server has
 

@@ -15,6 +15,7 @@ from v4_operator.pods import (
     Container,
     Pod,
     container,
+    log_arguments,
     probes,
     requirements,
     template,
@@ -121,7 +122,7 @@ def _template(v4d: V4Deployment, settings: Settings, image: str) -> dict[str, An
     made = Container(
         name=ROUTER,
         image=image,
-        args=_arguments(v4d, source.argument, bool(keys)),
+        args=[*_arguments(v4d, source.argument, bool(keys)), *log_arguments(settings)],
         resources=requirements(v4d.spec.router.resources, _REQUESTS),
         ports={"http": ROUTER_PORT, f"monitor-{ROUTER}": monitoring},
         env={"HOME": "/tmp"},

@@ -15,6 +15,7 @@ from v4_operator.config import OperatorConfig
 from v4_operator.discovery import Discovery
 from v4_operator.errors import ApiError
 from v4_operator.fleet import Fleets
+from v4_operator.metrics import DEPLOYMENTS
 from v4_operator.reconcile import Planner, Reconciler
 from v4_operator.records import Settings
 from v4_operator.spec import Json
@@ -52,6 +53,7 @@ class Runtime:
 
     def start(self) -> None:
         """Begin; needs features that were discovered."""
+        DEPLOYMENTS.show(self._parents, self._children)
         self._watches.follow(self._discovery.features.children())
         for work in (self._queue.run(), self._resync(), self._detect()):
             self._tasks.append(self._spawn(work))
@@ -68,6 +70,7 @@ class Runtime:
         """Take in a V4Deployment as the server just sent it."""
         if gone:
             self._parents.remove(obj)
+            self._queue.add(key_of(obj))  # nothing is left to be remembered
         elif self._parents.put(obj):
             self._queue.add(key_of(obj))
 
@@ -132,4 +135,5 @@ def _settings(config: OperatorConfig) -> Settings:
         common_labels=config.common_labels,
         operator_namespace=own_namespace(),
         operator_labels=config.operator_labels,
+        log_format=config.log_format,
     )

@@ -12,8 +12,8 @@ import random
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from v4_operator.errors import OperatorError
-from v4_operator.metrics import RECONCILES
+from v4_operator.errors import BUG, OperatorError
+from v4_operator.metrics import ERRORS, QUEUE_LENGTH, RECONCILES
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,10 @@ class Schedule(Generic[K]):
         while self._heap and not self._current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
+
+    def waiting(self, now: float) -> int:
+        """Keys that are due and not being worked on."""
+        return sum(at <= now and key not in self._running for key, at in self._due.items())
 
     def take(self, now: float) -> K | None:
         """A key that is due, from now on being worked on."""
@@ -101,6 +105,7 @@ class WorkQueue(Generic[K]):
     async def run(self) -> None:
         """Until cancelled; then what is being worked on is cancelled too."""
         clock = asyncio.get_running_loop().time
+        QUEUE_LENGTH.set_function(lambda: self._schedule.waiting(clock()))
         try:
             while True:
                 self._wake.clear()
@@ -140,8 +145,10 @@ class WorkQueue(Generic[K]):
         delay = self._schedule.failed(key, now)
         if isinstance(error, OperatorError):
             RECONCILES.labels("error").inc()
+            ERRORS.labels(error.kind).inc()
             log.warning("%s: %s; next try in %.1f s", key, error, delay)
         else:
             # A fault in the code for one object must not end the service of all others.
             RECONCILES.labels("bug").inc()
+            ERRORS.labels(BUG).inc()
             log.error("%s: a bug; next try in %.1f s", key, delay, exc_info=error)

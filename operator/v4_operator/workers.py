@@ -19,6 +19,7 @@ from v4_operator.pods import (
     Pod,
     container,
     cores,
+    log_arguments,
     probes,
     requirements,
     template,
@@ -98,7 +99,7 @@ class Workers:
         made = Container(
             name=role,
             image=self.image,
-            args=arguments(self.v4d.spec, role, source.argument, threads),
+            args=[*arguments(self.v4d.spec, role, source.argument, threads), *log_arguments(self.settings)],
             resources=resources,
             ports={role: WORKER_PORTS[role], f"monitor-{role}": monitoring},
             env={"HOME": "/tmp", "OMP_NUM_THREADS": str(threads)},

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from v4_router import request_log
 from v4_router.errors import (
     BodyTimeout,
     BodyTooLarge,
@@ -31,6 +32,7 @@ from v4_router.output import Delta
 from v4_router.render import DONE, Renderer, Usage, dumps, error_event, route
 from v4_router.router import Router
 from v4_router.schemas import ChatBody, CompletionBody, parse
+from v4_router.spans import RequestSpan
 from v4_router.timing import Timing
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class Endpoint:
         finally:
             self._router.requests -= 1
             self._router.metrics.requests.labels(self._name, outcome).inc()
+            answer.end(outcome)
 
 
 class _Answer:
@@ -91,12 +94,17 @@ class _Answer:
         given = request.headers.get("x-request-id", "")
         self.request_id = given if _CLIENT_ID.fullmatch(given) else unique
         self._router = router
+        self._name = name
         self._chat = name == "chat"
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{unique}"
         self._request = request
         self._send = send
         self._headers_sent = False
+        self._exchange: Exchange | None = None
+        self._status: int | None = None  # that was sent
+        self._why = ""  # it failed
         self._timing = Timing(router.metrics, time.perf_counter)
+        self._span = RequestSpan(router.tracing, name, router.config.served_name, request.headers)
         self._deadline = self._loop.time() + router.policy.request_timeout_seconds
 
     async def give(self) -> None:
@@ -116,19 +124,28 @@ class _Answer:
 
     async def refuse(self, error: RouterError) -> None:
         """A status, or an event if the status was sent before; nothing to a client that does not read."""
+        self._why = str(error)
         try:
             async with asyncio.timeout_at(max(self._deadline, self._loop.time() + _LAST_WORD_SECONDS)):
                 await self._refuse(error)
         except TimeoutError:  # the server closes a connection whose answer has no end
             log.info("request %s: the client does not read why it ends: %s", self.request_id, error)
 
+    def end(self, outcome: str) -> None:
+        """Leave the one line about this request, and its span."""
+        tenant = self._request.scope.get(TENANT, "")
+        ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, self._span.trace_id)
+        request_log.write(ended, self._timing.breakdown(), self._exchange)
+        self._span.end(ended, self._status, self._why, self._timing, self._exchange)
+
     async def _serve(self, raw: bytes) -> None:
         router = self._router
         body = parse(ChatBody, raw) if self._chat else parse(CompletionBody, raw)
         check_model(body, router.config.served_name)
-        ticket = Ticket(self._id, self._deadline, self._request.scope.get(TENANT, ""))
+        ticket = Ticket(self._id, self._deadline, self._request.scope.get(TENANT, ""), self._span.context)
         job = await prepare(body, ticket, router.mode, router.tokenizer, router.fleet.limits())
-        exchange = router.exchange(job)
+        self._span.asked(job)
+        exchange = self._exchange = router.exchange(job, self._timing)
         watch = asyncio.create_task(_watch(self._request.receive, exchange))
         try:
             await self._answer(job, exchange)
@@ -140,6 +157,7 @@ class _Answer:
         if self._headers_sent:
             await self._write(error_event(error.body()).encode(), more=False)
         else:
+            self._status = error.status
             await error_response(error, self.request_id)(self._request.scope, self._request.receive, self._send)
 
     async def _read(self) -> bytes:
@@ -188,6 +206,7 @@ class _Answer:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
         self._headers_sent = True
+        self._status = 200
 
     async def _write(self, data: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
@@ -199,9 +218,8 @@ class _Answer:
             completion=sum(output.tokens for output in exchange.outputs),
         )
         metrics = self._router.metrics
-        metrics.prompt_tokens.inc(usage.prompt)
-        metrics.cached_tokens.inc(usage.cached)
-        metrics.generated_tokens.inc(usage.completion)
+        metrics.request_prompt_tokens.observe(usage.prompt)
+        metrics.request_generated_tokens.observe(usage.completion)
         self._timing.end()
         return usage
 
@@ -209,7 +227,7 @@ class _Answer:
         """What happened on the way, for those who ask for it by the header `x-v4serve-timing: 1`."""
         if self._request.headers.get("x-v4serve-timing") != "1":
             return {}
-        return {"v4serve": {**self._timing.body(), "ways": [flow.facts() for flow in exchange.flows]}}
+        return {"v4serve": {**self._timing.breakdown().body(), "ways": [flow.facts() for flow in exchange.flows]}}
 
 
 async def _watch(receive: Receive, exchange: Exchange) -> None:

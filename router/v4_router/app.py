@@ -4,13 +4,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from v4_router.access import Access
 from v4_router.api import Endpoint
 from v4_router.errors import InternalError, RouterError, Unavailable, UnknownModel
+from v4_router.page import PAGE, PAGE_HEADERS
 from v4_router.render import model, models
 from v4_router.router import Router
 from v4_router.status import fleet_status
@@ -26,6 +27,7 @@ def build_app(router: Router) -> ASGIApp:
             Route("/v1/models", plain.models),
             Route("/v1/models/{name:path}", plain.model),
             *_watched(plain),
+            *(_shown(plain) if router.keys is None else ()),
         ],
         exception_handlers={HTTPException: _not_here},
     )
@@ -33,13 +35,17 @@ def build_app(router: Router) -> ASGIApp:
 
 
 def build_monitoring_app(router: Router) -> ASGIApp:
-    """What probes, scrapers and the operator ask, without a key."""
+    """What probes, scrapers, the operator and people ask, without a key."""
     plain = _Plain(router)
-    return Starlette(routes=[*_watched(plain), Route("/fleet", plain.fleet)])
+    return Starlette(routes=[*_watched(plain), *_shown(plain)])
 
 
 def _watched(plain: "_Plain") -> list[Route]:
     return [Route("/health", plain.health), Route("/ready", plain.ready), Route("/metrics", plain.metrics)]
+
+
+def _shown(plain: "_Plain") -> list[Route]:
+    return [Route("/", plain.page), Route("/fleet", plain.fleet)]
 
 
 class _Plain:
@@ -88,6 +94,10 @@ class _Plain:
     async def fleet(self, _: Request) -> Response:
         """Workers and revisions."""
         return JSONResponse(fleet_status(self._router))
+
+    async def page(self, _: Request) -> Response:
+        """What /fleet and /metrics say, for people."""
+        return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus text."""

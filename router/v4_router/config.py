@@ -5,6 +5,7 @@ from pathlib import Path
 
 from v4_core.errors import ConfigError
 from v4_core.hosts import is_loopback
+from v4_core.logs import LogFormat
 from v4_router.policy import Policy
 
 
@@ -28,6 +29,7 @@ class RouterConfig:
     drain_seconds: float = 2.0  # for running streams after SIGTERM
     connect_timeout_seconds: float = 5.0  # for a worker to describe itself and begin its stream
     segment_cache_bytes: int = 256 << 20  # tokenized chat segments kept
+    log_format: LogFormat = "human"
 
     @property
     def expects_prefill(self) -> bool:

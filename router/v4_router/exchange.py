@@ -12,20 +12,20 @@ from v4_router.errors import ClientGone, DeadlineExceeded
 from v4_router.fleet import Fleet
 from v4_router.flow import Flow
 from v4_router.generation import Generation, Note
-from v4_router.metrics import Metrics
 from v4_router.output import ChoiceOutput, Delta
+from v4_router.timing import Timing
 
 
 class Exchange:
     """Runs some prompts. `close` must be called at the end, whatever that was: it frees what the workers hold."""
 
     def __init__(
-        self, prompts: Sequence[Generation], outputs: Sequence[ChoiceOutput], fleet: Fleet, metrics: Metrics
+        self, prompts: Sequence[Generation], outputs: Sequence[ChoiceOutput], fleet: Fleet, timing: Timing
     ) -> None:
         """`outputs`: one per choice, prompt by prompt. The deadline is the first prompt's."""
         self.outputs = outputs
         self._n = prompts[0].n
-        self.flows = [Flow(p, fleet, metrics, self, first=i * self._n) for i, p in enumerate(prompts)]
+        self.flows = [Flow(p, fleet, timing, self, first=i * self._n) for i, p in enumerate(prompts)]
         self._loop = asyncio.get_running_loop()
         self._notes: asyncio.Queue[Note] = asyncio.Queue()
         self._deadline = prompts[0].deadline

@@ -110,6 +110,11 @@ class Fleet:
         blocks = -(-tokens // BLOCK_TOKENS) + choices
         return self._target(link for link in self._partners(kind) if link.has_room(blocks, choices))
 
+    @property
+    def waiting_for_room(self) -> int:
+        """Flows with a cache that waits for a decode worker now."""
+        return sum(flow.looks_for_room for flow in self.line)
+
     def partner(self, avoid: Collection[str], kind: tuple[str, str]) -> str | None:
         """The decode worker that takes over a cache of this kind now."""
         return self._target(link for link in self._partners(kind) if link.address not in avoid)

@@ -6,16 +6,19 @@ then each unfinished choice goes on alone, as a new request that carries its tok
 change: every Tokens event says where it starts, what is known already is dropped, a gap is an internal error.
 """
 
+from collections import deque
 from functools import partial
 from typing import Any
 
 from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids, unpack_ids
+from v4_core.tracing import Attributes
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.errors import InternalError, RouterError, Unavailable, of_reason
 from v4_router.fleet import Fleet
-from v4_router.generation import Emit, Generation, Inbox
-from v4_router.metrics import Metrics
+from v4_router.generation import Emit, Generation, Inbox, Mark
+from v4_router.metrics import RETRY
 from v4_router.parts import Choice, Part
+from v4_router.timing import PromptTiming, Timing
 from v4_router.workers import Leg
 
 MAX_TRIES = 6  # of one part in a row without a new token
@@ -25,6 +28,8 @@ _PATIENCE_SECONDS = 60.0
 _ROOM_SECONDS = 0.05  # between two looks for room on a decode worker, while the cache waits in prefill's pool
 _LAST_WORD_SECONDS = 0.2  # for prefill's tokens to arrive when its lease has ended under a pull
 
+_MOST_MARKS = 100  # kept for the trace, the latest; OpenTelemetry's own limit is 128 a span
+
 LOST = -1  # beside pb.Reason: the worker's stream ended
 _FINISH = {pb.STOP: "stop", pb.LENGTH: "length"}
 
@@ -32,7 +37,7 @@ _FINISH = {pb.STOP: "stop", pb.LENGTH: "length"}
 class Flow:
     """All attempts for one prompt, until every choice is finished or a RouterError ends it."""
 
-    def __init__(self, job: Generation, fleet: Fleet, metrics: Metrics, inbox: Inbox, *, first: int = 0) -> None:
+    def __init__(self, job: Generation, fleet: Fleet, timing: Timing, inbox: Inbox, *, first: int = 0) -> None:
         """`inbox` brings this flow's notes back to whoever reads it; `first` is added to the choices of its Emits."""
         self.job = job
         self._first = first
@@ -41,8 +46,11 @@ class Flow:
         self.retries = 0
         self.pair = ("-", "-")  # prefill and decode that serve, or served last
         self.reason = ""  # of the last placement
+        self.marks: deque[Mark] = deque(maxlen=_MOST_MARKS)
         self._fleet = fleet
-        self._metrics = metrics
+        self._now = timing.now
+        self._timing = PromptTiming(timing, len(job.prompt) // 4)
+        self._metrics = timing.metrics
         self._inbox = inbox
         self._choices = [Choice() for _ in range(job.n)]
         self._parts: list[Part] = []
@@ -119,14 +127,16 @@ class Flow:
         part.adopted = False
         part.waits = False  # until there is a cache again: who has one now goes ahead, the place in the line stays
         part.lease = 0
-        self.reason = "retry" if part.tries or self._moves else placement.reason
+        self.reason = RETRY if part.tries or self._moves else placement.reason
+        self._timing.placed(self.reason, placement)
         self.pair = (placement.prefill or "-", placement.decode)
         if placement.prefill is None:
             part.decode = self._start(part, placement.decode, pb.WHOLE, tokens)
             return
-        prefixes = self._fleet.links[placement.prefill].prefixes
-        part.cached_guess = BLOCK_TOKENS * prefixes.match(part.names)
-        prefixes.record(part.names)
+        link = self._fleet.links[placement.prefill]
+        part.cached_guess = BLOCK_TOKENS * link.prefixes.match(part.names)
+        link.prefixes.record(part.names)
+        part.awaited = self._timing.sent(placement, tokens, link.pace)
         part.prefill = self._start(part, placement.prefill, pb.PREFILL, max(0, tokens - part.cached_guess))
 
     def _pull(self, part: Part) -> None:
@@ -203,14 +213,17 @@ class Flow:
             sampling=job.sampling.to_proto(),
             tenant=job.tenant,
             deadline_ms=max(1, int(1000 * self._inbox.seconds_left())),
+            traceparent=job.trace.traceparent,
+            tracestate=job.trace.tracestate,
         )
         if kind == pb.DECODE and part.prefill is not None:
             start.source.address = part.prefill.link.address
             start.source.lease = part.lease
         key = (part.request, part.attempt, kind)
-        return self._fleet.links[address].start(
-            start, uncached_tokens, lambda event: self._inbox.post(partial(self._hear, part, key, event))
-        )
+        self._mark("placed", address, key, {"v4serve.reason": self.reason})
+        link = self._fleet.links[address]
+        link.placed_tokens += (len(job.prompt) // 4 + part.base) * (1 if kind == pb.PREFILL else start.n)
+        return link.start(start, uncached_tokens, lambda event: self._inbox.post(partial(self._hear, part, key, event)))
 
     # Events
 
@@ -238,9 +251,12 @@ class Flow:
     def _started(self, part: Part, leg: Leg, started: pb.Started) -> None:
         if leg.kind == pb.DECODE:
             return
+        self._timing.began(started.cached_tokens)
         if not self.emitted:
             self.cached_tokens = started.cached_tokens
         if leg.kind == pb.PREFILL:
+            if part.awaited is not None:
+                part.awaited.uncached = len(self.job.prompt) // 4 + part.base - started.cached_tokens
             if started.cached_tokens < part.cached_guess:
                 leg.link.prefixes.correct(part.names, started.cached_tokens // BLOCK_TOKENS)
             part.lease = started.lease
@@ -280,6 +296,9 @@ class Flow:
             self._fingerprint = leg.link.info.fingerprint
             if leg.kind != pb.PREFILL:
                 part.moved_on()
+            elif part.awaited is not None:
+                self._timing.came(part.awaited)
+                part.awaited = None
         if tokens.finish == pb.MIGRATE:
             self._give_back(part, leg, tokens.choice)
         elif tokens.finish:
@@ -293,6 +312,8 @@ class Flow:
 
     def _failed(self, part: Part, leg: Leg, reason: int, message: str) -> None:
         leg.link.drop(leg, None)
+        key = (leg.request, leg.attempt, leg.kind)
+        self._mark("failed", leg.link.address, key, {"error.type": _word(reason), "v4serve.message": message})
         if reason in (pb.INVALID, pb.DEADLINE):
             raise of_reason(reason, message)
         if leg is part.prefill:
@@ -319,10 +340,20 @@ class Flow:
         else:
             self._pull(part)
 
+    def _mark(self, name: str, worker: str, key: tuple[str, int, int], facts: Attributes) -> None:
+        if self.job.trace.traceparent:
+            request, attempt, kind = key
+            which: Attributes = {
+                "v4serve.request": request,
+                "v4serve.attempt": attempt,
+                "v4serve.leg": pb.Leg.Name(pb.Leg(kind)).lower(),
+                "v4serve.worker": worker,
+            }
+            self.marks.append(Mark(name, self._now(), {**which, **facts}))
+
     def _blame(self, part: Part, leg: Leg, reason: int, message: str) -> None:
         self.retries += 1
-        name = "LOST" if reason == LOST else pb.Reason.Name(reason)
-        self._metrics.retries.labels(leg.link.role, name.lower()).inc()
+        self._metrics.retries.labels(leg.link.role, _word(reason)).inc()
         self._last = Unavailable(message) if reason == LOST else of_reason(reason, message)
         if reason == pb.OVERLOADED:
             self._full = self._last
@@ -403,3 +434,8 @@ class Flow:
         if decode is not None:
             complete = ended and (part.adopted or decode.kind == pb.WHOLE)
             decode.link.drop(decode, None if complete else part.attempt)
+
+
+def _word(reason: int) -> str:
+    """What a failure's reason is called in metrics and traces."""
+    return "lost" if reason == LOST else pb.Reason.Name(reason).lower()

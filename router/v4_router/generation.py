@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from v4_core.sampling import Sampling
+from v4_core.tracing import NO_CONTEXT, Attributes, Context
 from v4_core.v1 import worker_pb2 as pb
 
 
@@ -21,6 +22,7 @@ class Generation:
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     tenant: bytes = b""  # shares no cached block with any other
+    trace: Context = NO_CONTEXT  # that workers' spans belong to; empty = nobody traces
 
 
 @dataclass(slots=True)
@@ -31,6 +33,15 @@ class Emit:
     ids: list[int]
     logprobs: list[pb.TokenLogprobs]  # one per id, if asked for
     finish: str | None = None  # stop | length
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened to a flow, for its trace."""
+
+    name: str
+    at: float  # seconds, on the clock of the request's timing
+    facts: Attributes
 
 
 Note = Callable[[], list[Emit]]  # something that happened; called, it does what follows and gives new tokens

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from v4_core.sampling import Sampling
+from v4_core.tracing import NO_CONTEXT, Context
 from v4_router.chat import Message, Mode, Segment, encode_chat
 from v4_router.errors import BadRequest, UnknownModel
 from v4_router.fleet import Limits
@@ -23,6 +24,7 @@ class Ticket:
     id: str  # unique; the workers know the request by it
     deadline: float  # on the event loop's clock
     tenant: str = ""  # whose key it came with
+    trace: Context = NO_CONTEXT  # of its span; empty = nobody traces
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ def _generation(
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         tenant=ticket.tenant.encode(),
+        trace=ticket.trace,
     )
 
 

@@ -1,37 +1,28 @@
-"""The router's metrics, `v4serve_*`, in a registry of their own. Gauges of workers are read when scraped."""
+"""The router's metrics, `v4serve_*`, in a registry of their own. What can be looked up is looked up when scraped."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from v4_core.metrics import SECONDS, TOKENS, process_registry
 from v4_core.v1 import worker_pb2 as pb
-from v4_router.workers import WorkerLink
+from v4_router.fleet import Fleet
+from v4_router.placement import REASONS
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-
-# Field of Load, metric, what it says.
-_GAUGES = (
-    ("running", "running_sequences", "Sequences in the worker's batch"),
-    ("waiting", "waiting_requests", "Requests that the worker has not admitted yet"),
-    ("queued_tokens", "queued_tokens", "Prompt tokens that the worker has still to compute"),
-    ("slots_total", "slots", "Block slots of the worker's arena"),
-    ("slots_free", "free_slots", "Block slots that hold nothing"),
-    ("slots_evictable", "evictable_slots", "Block slots that hold what nobody uses now"),
-    ("blocks_used", "blocks_used", "Blocks that are open, or complete and referenced"),
-    ("checkpoint_slots_used", "checkpoint_slots_used", "Block slots that hold checkpoints"),
-    ("tails_total", "tails", "Live tails that the worker has room for"),
-    ("tails_used", "tails_used", "Live tails in use"),
-    ("leases", "leases", "Caches that are held for a decode worker"),
-)
+_ROLES = ("prefill", "decode")
+_ENDPOINTS = ("completions", "chat")
+_RATIOS = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0)
+RETRY = "retry"  # reason of a placement after another one failed, whatever placement itself says
 
 
 @dataclass(slots=True)
 class Transferred:
     """Sums over adopted caches."""
 
+    count: int = 0
     bytes: int = 0
     seconds: float = 0.0
 
@@ -41,73 +32,158 @@ class Metrics:
 
     def __init__(self) -> None:
         self.transfers: dict[str, Transferred] = {}  # by revision
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "v4serve_requests", "Requests by interface and outcome", ["endpoint", "outcome"], registry=registry
-        )
-        self.ttft = Histogram(
-            "v4serve_time_to_first_token_seconds",
-            "From arrival to the first token",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.itl = Histogram(
-            "v4serve_inter_token_latency_seconds", "Between tokens of a choice", buckets=_SECONDS, registry=registry
-        )
-        self.duration = Histogram(
-            "v4serve_request_duration_seconds", "From arrival to the last token", buckets=_SECONDS, registry=registry
-        )
-        self.prompt_tokens = Counter("v4serve_prompt_tokens", "Tokens of prompts", registry=registry)
-        self.cached_tokens = Counter(
-            "v4serve_cached_prompt_tokens", "Tokens of prompts that were not computed again", registry=registry
-        )
-        self.generated_tokens = Counter("v4serve_generated_tokens", "Tokens sent to clients", registry=registry)
-        self.retries = Counter(
-            "v4serve_retries", "Legs that failed and were placed again", ["role", "reason"], registry=registry
-        )
-        self.recomputations = Counter(
-            "v4serve_recomputations", "Prompts computed again after a failure", registry=registry
-        )
-        self.migrations = Counter(
-            "v4serve_migrations", "Choices continued on other workers from their tokens so far", registry=registry
-        )
-        self.transfer_bytes = Counter("v4serve_transferred_bytes", "Bytes of adopted caches", registry=registry)
-        self.transfer_seconds = Histogram(
-            "v4serve_transfer_seconds", "Duration of adopted pulls", buckets=_SECONDS, registry=registry
-        )
+        self.registry = process_registry()
+        self._requests()
+        self._durations()
+        self._tokens()
+        self._placements()
+        self._failures()
 
     def transferred(self, adopted: pb.Adopted, revision: str) -> None:
         """A decode worker of this revision has a cache."""
         sums = self.transfers.setdefault(revision, Transferred())
+        sums.count += 1
         sums.bytes += adopted.bytes
         sums.seconds += adopted.seconds
-        self.transfer_bytes.inc(adopted.bytes)
-        self.transfer_seconds.observe(adopted.seconds)
+
+    def _requests(self) -> None:
+        self.requests = self._counter(
+            "v4serve_requests",
+            "Requests that ended, by interface and by how they ended: ok, client_gone, cancelled (by the end of the "
+            "router), or the HTTP status of the error",
+            "endpoint",
+            "outcome",
+        )
+        for endpoint in _ENDPOINTS:
+            self.requests.labels(endpoint, "ok")
+
+    def _durations(self) -> None:
+        self.ttft = self._seconds("v4serve_time_to_first_token", "Seconds from a request's arrival to its first token")
+        self.itl = self._seconds(
+            "v4serve_inter_token_latency", "Seconds between two tokens of one choice, as they reach the router"
+        )
+        self.duration = self._seconds(
+            "v4serve_request_duration",
+            "Seconds from a request's arrival to its last token; only of requests that ended well",
+        )
+        self.queue = self._seconds(
+            "v4serve_request_queue",
+            "Seconds from a request's arrival until a worker began with it: reading, tokenizing, placing, waiting",
+        )
+        self.prefill = self._seconds(
+            "v4serve_request_prefill", "Seconds from when a worker began with a request until its first token"
+        )
+        self.decode = self._seconds(
+            "v4serve_request_decode",
+            "Seconds from a request's first to its last token; only of requests that ended well",
+        )
+        self.estimated_ttft = self._seconds(
+            "v4serve_estimated_time_to_first_token",
+            "Seconds until the first token that the router expected when it placed a prompt: tokens to be computed "
+            "before it is done, by the prefill worker's pace",
+        )
+        self.ttft_error = self._histogram(
+            "v4serve_time_to_first_token_error_ratio",
+            "Seconds from the placement of a prompt to its first token, divided by what the router expected; "
+            "1 = as expected, more = slower",
+            _RATIOS,
+        )
+
+    def _tokens(self) -> None:
+        self.request_prompt_tokens = self._histogram(
+            "v4serve_request_prompt_tokens", "Prompt tokens of a request that ended well", TOKENS
+        )
+        self.request_generated_tokens = self._histogram(
+            "v4serve_request_generated_tokens",
+            "Tokens generated for a request that ended well, all its choices together",
+            TOKENS,
+        )
+        self.prompt_tokens = self._counter("v4serve_prompt_tokens", "Tokens of prompts that a worker began with")
+        self.cached_tokens = self._counter(
+            "v4serve_cached_prompt_tokens",
+            "Tokens of prompts that a worker began with and had in its cache, so that they were not computed again",
+        )
+        self.generated_tokens = self._counter("v4serve_generated_tokens", "Tokens generated, as they reach the router")
+
+    def _placements(self) -> None:
+        self.placements = self._counter(
+            "v4serve_placements",
+            "Placements of prompts, by reason: prefix (a worker has a part of it cached), least-queued, retry (after "
+            "another one failed), no-prefill-worker and no-prefill-left (a decode worker computes it alone)",
+            "reason",
+        )
+        for reason in (*REASONS, RETRY):
+            self.placements.labels(reason)
+        self.elsewhere = self._counter(
+            "v4serve_prefix_elsewhere_tokens",
+            "Prompt tokens that another prefill worker had cached and the chosen one had not, by the router's guess",
+        )
+        self.probe_seconds = self._seconds(
+            "v4serve_probe", "Seconds until a worker was proven by a token of its own; only of probes that succeeded"
+        )
+        self.probe_failures = self._counter(
+            "v4serve_probe_failures", "Probes of workers of a role that brought no token", "role"
+        )
+        for role in _ROLES:
+            self.probe_failures.labels(role)
+
+    def _failures(self) -> None:
+        self.retries = self._counter(
+            "v4serve_retries",
+            "Legs of requests that failed and were placed again, by role of the worker and by reason; lost = the "
+            "worker's connection ended",
+            "role",
+            "reason",
+        )
+        for role in _ROLES:
+            for reason in ("lost", *(name.lower() for name in ("OVERLOADED", "DRAINING", "TRANSFER", "INTERNAL"))):
+                self.retries.labels(role, reason)
+        self.recomputations = self._counter(
+            "v4serve_recomputations", "Prompts that had to be computed again after a failure"
+        )
+        self.migrations = self._counter(
+            "v4serve_migrations", "Choices that were continued on other workers from their tokens so far"
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _seconds(self, name: str, text: str) -> Histogram:
+        return self._histogram(f"{name}_seconds", text, SECONDS)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
 
 
-class WorkerCollector(Collector):
-    """What the workers said last of themselves."""
+class FleetCollector(Collector):
+    """What a router does now, and how it sees its workers. Who is no longer listed has no sample."""
 
-    def __init__(self, links: Mapping[str, WorkerLink]) -> None:
-        self._links = links
+    def __init__(self, fleet: Fleet, requests: Callable[[], int]) -> None:
+        """`requests`: how many are being served."""
+        self._fleet = fleet
+        self._requests = requests
 
     def collect(self) -> Iterator[Metric]:
-        """One sample per worker; of a worker that is down only that."""
-        labels = ("worker", "role")
-        up = GaugeMetricFamily("v4serve_worker_up", "Whether the router hears the worker", labels=labels)
-        for link in self._links.values():
-            up.add_metric((link.address, link.role), float(link.up))
-        yield up
-        for field, name, text in _GAUGES:
-            gauge = GaugeMetricFamily(f"v4serve_worker_{name}", text, labels=labels)
-            for link in self._links.values():
-                if link.up:
-                    gauge.add_metric((link.address, link.role), getattr(link.load, field))
-            yield gauge
-        preemptions = CounterMetricFamily(
-            "v4serve_worker_preemptions", "Sequences that the worker put back", labels=labels
+        """All samples of now."""
+        yield GaugeMetricFamily("v4serve_requests_running", "Requests that the router serves now", self._requests())
+        yield GaugeMetricFamily(
+            "v4serve_requests_waiting_for_room",
+            "Prompts whose caches wait at prefill workers until a decode worker has room for them",
+            self._fleet.waiting_for_room,
         )
-        for link in self._links.values():
-            if link.up:
-                preemptions.add_metric((link.address, link.role), link.load.preemptions)
-        yield preemptions
+        labels = ("worker", "role")
+        up = GaugeMetricFamily("v4serve_worker_up", "1 while the router is connected to the worker", labels=labels)
+        routable = GaugeMetricFamily(
+            "v4serve_worker_routable", "1 while the router may send requests to the worker", labels=labels
+        )
+        placed = CounterMetricFamily(
+            "v4serve_placed_tokens",
+            "Prompt tokens placed on the worker: on prefill once a prompt, on decode once a choice",
+            labels=labels,
+        )
+        for link in self._fleet.links.values():
+            name = (link.address, link.role)
+            up.add_metric(name, float(link.up))
+            routable.add_metric(name, float(link.usable))
+            placed.add_metric(name, link.placed_tokens)
+        yield from (up, routable, placed)

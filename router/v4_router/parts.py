@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from v4_core.v1 import worker_pb2 as pb
+from v4_router.pace import Awaited
 from v4_router.workers import Leg
 
 
@@ -34,6 +35,7 @@ class Part:
     lease: int = 0
     names: list[bytes] = field(default_factory=list)  # of the blocks of prompt and base
     cached_guess: int = 0
+    awaited: Awaited | None = None  # prefill's first token
     adopted: bool = False
 
     def alone(self, request: str, choice: int, base: int) -> "Part":

@@ -6,6 +6,13 @@ rates. A placement is a hint: the worker decides what it has, and may refuse.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+PREFIX: Final = "prefix"
+LEAST_QUEUED: Final = "least-queued"
+NO_PREFILL_WORKER: Final = "no-prefill-worker"
+NO_PREFILL_LEFT: Final = "no-prefill-left"
+REASONS: Final = (PREFIX, LEAST_QUEUED, NO_PREFILL_WORKER, NO_PREFILL_LEFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,10 @@ class Placement:
 
     prefill: str | None
     decode: str
-    reason: str
+    reason: str  # one of REASONS
+    queued_tokens: int = 0  # prompt tokens ahead of this prompt on the prefill worker
+    cached_tokens: int = 0  # of the prompt on the prefill worker, by the router's guess
+    elsewhere_tokens: int = 0  # of the prompt that another prefill worker has, and this one has not
 
 
 def place(
@@ -51,13 +61,25 @@ def place(
     if not sources and not alone:
         return None
     if not sources:
-        reason = "no-prefill-worker" if not prefill else "no-prefill-left"
+        reason = NO_PREFILL_LEFT if prefill else NO_PREFILL_WORKER
         return Placement(None, _least(usable, [w.sequences for w in usable], turn).address, reason)
-    costs = [w.queued_tokens + prompt_tokens - min(w.cached_tokens, prompt_tokens) for w in sources]
+    costs = [w.queued_tokens + prompt_tokens - _cached(w, prompt_tokens) for w in sources]
     source = _least(sources, costs, turn)
     partners = [w for w in usable if w.kind == source.kind]
     target = _least(partners, [w.sequences for w in partners], turn)
-    return Placement(source.address, target.address, "prefix" if source.cached_tokens else "least-queued")
+    cached = _cached(source, prompt_tokens)
+    return Placement(
+        source.address,
+        target.address,
+        PREFIX if source.cached_tokens else LEAST_QUEUED,
+        queued_tokens=source.queued_tokens,
+        cached_tokens=cached,
+        elsewhere_tokens=max(_cached(w, prompt_tokens) for w in sources) - cached,
+    )
+
+
+def _cached(worker: WorkerView, prompt_tokens: int) -> int:
+    return min(worker.cached_tokens, prompt_tokens)
 
 
 def _least(workers: Sequence[WorkerView], costs: Sequence[int], turn: int) -> WorkerView:

@@ -7,6 +7,7 @@ through a transfer and a decode worker. A worker that came back as another proce
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -69,6 +70,7 @@ class Prober:
 
     async def _tried(self, link: WorkerLink) -> bool:
         """One attempt; whether the worker is proven by it."""
+        began = time.perf_counter()
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 done = await (self._prefill(link) if link.role == "prefill" else self._decode(link))
@@ -76,12 +78,15 @@ class Prober:
             if str(error) != link.error:
                 log.warning("%s", error)
             link.error = str(error)
+            self._metrics.probe_failures.labels(link.role).inc()
             return False
         except TimeoutError:
             link.error = f"probe of {link.role} worker {link.address}: no token within {_TIMEOUT_SECONDS:g} s"
             log.warning("%s", link.error)
+            self._metrics.probe_failures.labels(link.role).inc()
             return False
         if done:
+            self._metrics.probe_seconds.observe(time.perf_counter() - began)
             link.probed = True
             link.error = ""
             log.info("%s worker %s takes requests", link.role, link.address)

@@ -9,6 +9,7 @@ from pathlib import Path
 from v4_core.errors import ConfigError
 from v4_core.reloading import Reloaded
 from v4_core.token import TokenFile
+from v4_core.tracing import Tracing
 from v4_router.background import Background
 from v4_router.chat import BOS, MARKERS, THINK_END, Mode
 from v4_router.config import RouterConfig
@@ -17,18 +18,20 @@ from v4_router.exchange import Exchange
 from v4_router.fleet import Fleet
 from v4_router.job import Job
 from v4_router.keys import read_keys
-from v4_router.metrics import Metrics, WorkerCollector
+from v4_router.metrics import FleetCollector, Metrics
 from v4_router.output import ChoiceOutput, LogprobWriter
 from v4_router.policy import Policy, read_policy
 from v4_router.prober import Prober
+from v4_router.timing import Timing
 from v4_router.tokenizer import Tokenizer
 
 
 class Router:
     """Built outside any event loop; serves within `running`. Raises ConfigError if a file that it needs is unusable."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, tracing: Tracing | None = None) -> None:
         self.config = config
+        self.tracing = tracing
         self.created = int(time.time())
         self.mode = default_mode(config.model_path)
         self.tokenizer = Tokenizer(config.model_path, config.segment_cache_bytes)
@@ -45,8 +48,8 @@ class Router:
             self.fleet.policy = config.policy
         self.fleet.update(listed(config.prefill, config.decode))
         self.metrics = Metrics()
-        self.metrics.registry.register(WorkerCollector(self.fleet.links))
         self.requests = 0  # that have come and not ended
+        self.metrics.registry.register(FleetCollector(self.fleet, lambda: self.requests))
         self.draining = False  # the process is about to end
         self._background = Background()
         self._prober = Prober(self.fleet, self.metrics, self.tokenizer.special(BOS), self._background)
@@ -90,13 +93,13 @@ class Router:
             finally:
                 self.tokenizer.close()
 
-    def exchange(self, job: Job) -> Exchange:
+    def exchange(self, job: Job, timing: Timing) -> Exchange:
         """The loop that runs a job."""
         think_end = self.tokenizer.special(THINK_END) if job.thinking else None
         outputs = [
             ChoiceOutput(i, self.tokenizer.token_bytes, job.stops, think_end) for i in range(job.n * len(job.prompts))
         ]
-        return Exchange(job.prompts, outputs, self.fleet, self.metrics)
+        return Exchange(job.prompts, outputs, self.fleet, timing)
 
 
 def default_mode(model_path: Path) -> Mode:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import math
 import signal
 import socket
@@ -13,6 +12,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from v4_core.errors import ConfigError
+from v4_core.tracing import tracing
 from v4_router.app import build_app, build_monitoring_app
 from v4_router.config import RouterConfig
 from v4_router.http_protocol import BoundedHttp
@@ -52,9 +52,8 @@ class _Server(uvicorn.Server):
 
 def run(config: RouterConfig) -> None:
     """Serve until SIGINT or SIGTERM; a second one ends it at once. Raises ConfigError on a bad model, file or port."""
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    router = Router(config)
     with contextlib.ExitStack() as stack:
+        router = Router(config, stack.enter_context(tracing("v4serve-router")))
         api = stack.enter_context(_listen(config.host, config.port, "--port"))
         monitoring = None
         if config.monitoring_port:

@@ -1,4 +1,4 @@
-"""What a router knows of its workers, as `/fleet` tells it to the operator and to people. Pure."""
+"""What a router knows of its workers, as `/fleet` tells it to the operator, the page and `v4serve top`. Pure."""
 
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -41,11 +41,24 @@ def _worker(link: WorkerLink) -> dict[str, Any]:
         "leaving": endpoint.leaving,
         "routable": link.usable,
         "probed": link.probed,
+        "state": _state(link),
+        "error": link.error,
         "fingerprint": link.info.fingerprint,
         "instance": link.info.instance,
         "max_model_len": link.info.max_model_len,
         "load": {name: getattr(link.load, name) for name in _LOAD},
     }
+
+
+def _state(link: WorkerLink) -> str:
+    """Whether it takes requests, or else the first thing that stands in the way."""
+    if not link.up:
+        return "down"
+    if link.endpoint.leaving or link.load.draining:
+        return "draining"
+    if not link.endpoint.ready:
+        return "not ready"
+    return "ready" if link.probed else "unproven"
 
 
 def _revision(
@@ -60,6 +73,7 @@ def _revision(
         "probed": paired,
         "error": next((link.error for link in expected if not link.usable and link.error), ""),
         "transport": "grpc",
+        "transfers": moved.count,
         "transferred_bytes": moved.bytes,
         "transfer_seconds": moved.seconds,
     }

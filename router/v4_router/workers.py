@@ -19,6 +19,7 @@ from v4_core.token import TokenFile, metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as rpc
 from v4_router.endpoints import Endpoint
+from v4_router.pace import Pace
 from v4_router.placement import WorkerView
 from v4_router.prefix_index import PrefixIndex
 
@@ -58,6 +59,8 @@ class WorkerLink:
         self.address = endpoint.address
         self.role = endpoint.role
         self.prefixes = PrefixIndex()
+        self.pace = Pace()
+        self.placed_tokens = 0  # of prompts, since this worker is listed
         self.info = pb.WorkerInfo()
         self.load = pb.Load()
         self.up = False
@@ -187,6 +190,7 @@ class WorkerLink:
             raise WrongWorker(f"is a {info.role} worker but is listed under {self.role}: move it")
         if info.instance != self.info.instance:
             self.prefixes.clear()
+            self.pace = Pace()
             self.probed = False
         self.info = info
         self._report(info.load)

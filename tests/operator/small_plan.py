@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER, ROLE_LABEL
+from v4_core.logs import configure
 from v4_core.settings import load
 from v4_operator.compare import CREATE_ONLY_ANNOTATION
 from v4_operator.config import OperatorConfig
@@ -119,4 +120,5 @@ def budget(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
 
 if __name__ == "__main__":
     config = load(OperatorConfig, Path(sys.argv[1]), {})
+    configure(config.log_format)
     run(dataclasses.replace(config, health_host="127.0.0.1"), small_plan)

@@ -14,6 +14,7 @@ from v4_operator import runtime as module
 from v4_operator.api import Api
 from v4_operator.config import OperatorConfig
 from v4_operator.discovery import Discovery
+from v4_operator.metrics import REGISTRY
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.runtime import Runtime
 from v4_operator.spec import V4Deployment
@@ -268,6 +269,51 @@ async def test_a_status_of_what_went_is_no_error(operator: Operator, caplog: pyt
     await until(lambda: operator.server.count(f"PATCH {PARENT}/status"))
     await until(lambda: operator.runtime._parents.all() == [])
     assert caplog.text == ""
+
+
+def figures(name: str) -> dict[tuple[str, ...], float]:
+    """Samples of a metric by their labels' values."""
+    found = [sample for family in REGISTRY.collect() for sample in family.samples if sample.name == name]
+    return {tuple(sample.labels.values()): sample.value for sample in found}
+
+
+async def test_what_v4deployments_are_like_is_shown_until_they_are_gone(operator: Operator) -> None:
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    ready = {("n", "d", "Ready", "True", "Serving"): 1.0}
+    await until(lambda: figures("v4serve_deployment_condition") == ready)
+    assert figures("v4serve_deployment_revisions") == {("n", "d"): 0.0}
+    gone = operator.server.objects[PARENT]
+    await operator.server.remove(PARENT)
+    operator.runtime.seen(True, gone)
+    for name in ("condition", "workers", "revisions"):
+        assert figures(f"v4serve_deployment_{name}") == {}
+
+
+async def test_times_to_ready_are_measured(operator: Operator) -> None:
+    before = figures("v4serve_operator_time_to_ready_seconds_count")[()]
+    await operator.put()
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    await operator.settled()
+    assert figures("v4serve_operator_time_to_ready_seconds_count")[()] == before + 1
+
+
+async def test_errors_are_counted_by_kind(operator: Operator) -> None:
+    def counted(kind: str) -> float:
+        return figures("v4serve_operator_errors_total")[(kind,)]
+
+    before = {kind: counted(kind) for kind in ("api", "event", "name_taken")}
+    operator.server.fault = lambda r: status(403, "Forbidden", "no") if r.path.endswith("/events") else None
+    await operator.server.put(
+        CHILD, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": "d"}}
+    )
+    await operator.put()
+    await until(lambda: counted("name_taken") > before["name_taken"])
+    await until(lambda: counted("event") > before["event"])
+    assert counted("api") == before["api"]
+    operator.server.fault = lambda r: status(500, "InternalError", "etcd") if r.method == "PATCH" else None
+    await operator.server.remove(CHILD)
+    await until(lambda: counted("api") > before["api"])
 
 
 async def test_everything_is_looked_at_again_now_and_then(server: FakeServer, api: Api) -> None:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.operator.conftest import until
 from v4_operator.errors import OperatorError
+from v4_operator.metrics import REGISTRY
 from v4_operator.work_queue import FIRST_DELAY, LONGEST_DELAY, Schedule, WorkQueue
 
 keys = st.sampled_from("abcde")
@@ -72,6 +73,7 @@ class Machine(RuleBasedStateMachine):
     def knows_what_is_next(self) -> None:
         waiting = [at for key, at in self.due.items() if key not in self.running]
         assert self.schedule.next_at() == (min(waiting) if waiting else None)
+        assert self.schedule.waiting(self.now) == sum(at <= self.now for at in waiting)
 
     def teardown(self) -> None:
         """Whatever was added and not taken comes, once."""
@@ -205,3 +207,27 @@ async def test_closing_ends_work_in_the_middle() -> None:
     await stop(task)
     assert work.running.total() == 0
     assert not work.done
+
+
+async def test_the_queue_and_its_failures_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    before = {kind: counted(kind) for kind in ("taken", "bug")}
+    taken = OperatorError("n/d: taken")
+    taken.kind = "taken"
+    work = Work(taken, KeyError("x"))
+    queue = WorkQueue(work, parallel=1)
+    task = await running(queue)
+    for key in "abc":
+        queue.add(key)
+    queue.add("later", 60.0)
+    await until(lambda: work.running["a"])
+    assert REGISTRY.get_sample_value("v4serve_operator_queue_length") == 2
+    work.go.set()
+    await work.until(c=1)
+    assert REGISTRY.get_sample_value("v4serve_operator_queue_length") == 0
+    assert {kind: counted(kind) - count for kind, count in before.items()} == {"taken": 1, "bug": 1}
+    await stop(task)
+
+
+def counted(kind: str) -> float:
+    return REGISTRY.get_sample_value("v4serve_operator_errors_total", {"kind": kind}) or 0.0

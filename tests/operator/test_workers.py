@@ -5,9 +5,11 @@ from dataclasses import fields, replace
 import pytest
 
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
+from v4_core.logs import LogFormat
 from v4_operator.model_source import model_source
 from v4_operator.pods import cores, requirements
 from v4_operator.rollout import Size
+from v4_operator.router_objects import router_deployment
 from v4_operator.workers import Workers
 from v4_worker.config import WorkerConfig
 
@@ -128,6 +130,18 @@ def test_settings_travel_as_arguments() -> None:
     }
     assert {"name": "OMP_NUM_THREADS", "value": "3"} in pod["containers"][0]["env"]
     assert pod["terminationGracePeriodSeconds"] == 100
+
+
+def test_workers_and_routers_log_as_the_operator_does() -> None:
+    """Only a format that is not the default is passed: an older image ends at a flag that it does not know."""
+    formats: dict[LogFormat, list[str]] = {"human": [], "json": ["--log-format", "json"]}
+    for log_format, arguments in formats.items():
+        settings = replace(SETTINGS, log_format=log_format)
+        workers = Workers(v4deployment({"placement": "shared"}), settings, "w", "rev").deployments(Size(1, 1))
+        made = [*workers, router_deployment(v4deployment(), settings, "r")]
+        given = [c["args"] for obj in made for c in obj["spec"]["template"]["spec"]["containers"]]
+        assert [args[0] for args in given] == ["prefill", "decode", "router"]
+        assert all([arg for arg in args if arg in ("--log-format", "json")] == arguments for args in given)
 
 
 def test_slots_replace_a_share_of_memory() -> None:

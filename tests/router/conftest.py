@@ -105,9 +105,9 @@ async def serving(router: Router) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[str]:
-    """An app on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """An app on a port, or on a free one."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # a client that does not read is felt soon
         config = uvicorn.Config(
             app, http=BoundedHttp, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1

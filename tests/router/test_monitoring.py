@@ -42,14 +42,14 @@ async def test_the_fleet(deploy: Deploy) -> None:
     }  # fmt: skip
     assert decode == {
         "address": w.address, "pod": "d-0", "role": "decode", "revision": "r1", "up": True, "ready": True,
-        "leaving": False, "routable": True, "probed": True, "fingerprint": "one", "instance": w.instance,
-        "max_model_len": 200_000,
+        "leaving": False, "routable": True, "probed": True, "state": "ready", "error": "", "fingerprint": "one",
+        "instance": w.instance, "max_model_len": 200_000,
     }  # fmt: skip
     assert (prefill["role"], prefill["pod"], prefill["routable"]) == ("prefill", "p-0", True)
     (revision,) = told["revisions"]
     assert revision == {
         "revision": "r1", "probed": True, "error": "", "transport": "grpc",
-        "transferred_bytes": 2000, "transfer_seconds": 1.0,
+        "transfers": 2, "transferred_bytes": 2000, "transfer_seconds": 1.0,
     }  # fmt: skip
     await running
 

@@ -2,11 +2,15 @@
 
 import pytest
 
-from v4_router.placement import Placement, WorkerView, place
+from v4_router.placement import REASONS, Placement, WorkerView, place
 
 
 def p(address: str, queued: int = 0, cached: int = 0, fingerprint: str = "f", revision: str = "") -> WorkerView:
     return WorkerView(address, (revision, fingerprint), queued, 0, cached)
+
+
+def way(placement: Placement | None) -> tuple[str | None, str, str] | None:
+    return None if placement is None else (placement.prefill, placement.decode, placement.reason)
 
 
 def d(address: str, sequences: int = 0, fingerprint: str = "f", revision: str = "") -> WorkerView:
@@ -42,7 +46,8 @@ def d(address: str, sequences: int = 0, fingerprint: str = "f", revision: str = 
 )
 def test_table(prefill: list[WorkerView], decode: list[WorkerView], expected: tuple[str | None, str, str]) -> None:
     for turn in range(3):
-        assert place(1000, prefill, decode, turn=turn) == Placement(*expected)
+        assert way(place(1000, prefill, decode, turn=turn)) == expected
+    assert expected[2] in REASONS
 
 
 def test_nobody() -> None:
@@ -54,18 +59,18 @@ def test_nobody() -> None:
 def test_decode_may_not_compute_prompts() -> None:
     assert place(10, [], [d("D")], turn=0, alone=False) is None
     assert place(10, [p("P", revision="a")], [d("D", revision="b")], turn=0, alone=False) is None
-    assert place(10, [p("P")], [d("D")], turn=0, alone=False) == Placement("P", "D", "least-queued")
+    assert way(place(10, [p("P")], [d("D")], turn=0, alone=False)) == ("P", "D", "least-queued")
 
 
 def test_what_was_sent_goes_on_with_its_fingerprint_in_any_revision() -> None:
     prefill = [p("P", fingerprint="f", revision="b"), p("Q", 0, fingerprint="g", revision="c")]
     decode = [d("D", 9, "f", "b"), d("E", 0, "g", "c")]
-    assert place(10, prefill, decode, turn=1, fingerprint="f") == Placement("P", "D", "least-queued")
+    assert way(place(10, prefill, decode, turn=1, fingerprint="f")) == ("P", "D", "least-queued")
 
 
 def test_avoided_workers_are_left_out() -> None:
-    assert place(10, [p("P")], [d("D")], turn=0, avoid={"P"}) == Placement(None, "D", "no-prefill-left")
-    assert place(10, [p("P"), p("Q", 99)], [d("D")], turn=0, avoid={"P"}) == Placement("Q", "D", "least-queued")
+    assert way(place(10, [p("P")], [d("D")], turn=0, avoid={"P"})) == (None, "D", "no-prefill-left")
+    assert way(place(10, [p("P"), p("Q", 99)], [d("D")], turn=0, avoid={"P"})) == ("Q", "D", "least-queued")
 
 
 def test_equals_take_turns() -> None:
@@ -77,3 +82,13 @@ def test_a_cache_larger_than_the_prompt_is_no_credit() -> None:
     placement = place(100, [p("P", 50, 10_000), p("Q", 0, 100)], [d("D")], turn=0)
     assert placement is not None
     assert placement.prefill == "Q"
+
+
+def test_what_is_ahead_cached_and_elsewhere() -> None:
+    prefill = [p("P", 600, 512), p("Q", 5, 256), p("R", 900, 768)]
+    placement = place(1000, prefill, [d("D")], turn=0)
+    assert placement == Placement("Q", "D", "prefix", queued_tokens=5, cached_tokens=256, elsewhere_tokens=512)
+    placement = place(1000, prefill, [d("D")], turn=0, avoid={"R", "Q"})
+    assert placement == Placement("P", "D", "prefix", queued_tokens=600, cached_tokens=512, elsewhere_tokens=0)
+    placement = place(100, prefill, [d("D")], turn=0)
+    assert placement == Placement("Q", "D", "prefix", queued_tokens=5, cached_tokens=100, elsewhere_tokens=0)

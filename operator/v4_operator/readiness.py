@@ -1,0 +1,55 @@
+"""How long V4Deployments take to become Ready, as one leader sees it. Pure; forgets all when the process ends.
+
+What a former leader began with is not measured: nobody knows any more when that was.
+"""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from v4_operator.cache import Key
+from v4_operator.live import moment
+from v4_operator.spec import Json
+
+
+class _Wait(NamedTuple):
+    uid: str
+    generation: int
+    since: datetime | None  # None: not waited for
+
+
+class Readiness:
+    """Since when each V4Deployment is on its way to Ready."""
+
+    def __init__(self) -> None:
+        self._waits: dict[Key, _Wait] = {}
+
+    def look(self, key: Key, parent: Json, status: Json, now: datetime) -> float | None:
+        """Take in a look at `parent` that leads to `status`; the seconds that it took, if it has just become Ready."""
+        metadata = parent["metadata"]
+        wait = self._waits.get(key)
+        if wait is None or wait[:2] != (metadata["uid"], metadata["generation"]):
+            old = parent.get("status") or {}
+            since = None if is_ready(old) and is_ready(status) else _beginning(metadata, old, now)
+            wait = self._waits[key] = _Wait(metadata["uid"], metadata["generation"], since)
+        if wait.since is None or not is_ready(status):
+            return None
+        self._waits[key] = wait._replace(since=None)
+        return max(0.0, (now - wait.since).total_seconds())
+
+    def forget(self, key: Key) -> None:
+        """The V4Deployment goes, or is gone."""
+        self._waits.pop(key, None)
+
+
+def _beginning(metadata: Json, old: Json, now: datetime) -> datetime | None:
+    """From when a generation that this process has not seen before is waited for."""
+    if not old:
+        return moment(metadata["creationTimestamp"])
+    if old.get("observedGeneration") == metadata["generation"]:
+        return None  # a former leader has begun
+    return now
+
+
+def is_ready(status: Json) -> bool:
+    """Whether the condition Ready is True."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())

@@ -1,0 +1,81 @@
+"""The span of one request: what the router knows of it, by the names of OpenTelemetry's conventions.
+
+Nothing is done where this process does not trace.
+"""
+
+import time
+
+from starlette.datastructures import Headers
+
+from v4_core.tracing import NO_CONTEXT, Attributes, Context, Tracing
+from v4_router.exchange import Exchange
+from v4_router.job import Job
+from v4_router.request_log import Ended
+from v4_router.timing import Timing
+
+_OPERATIONS = {"chat": "chat", "completions": "text_completion"}
+
+
+class RequestSpan:
+    """From a request's arrival, which is now, to its end."""
+
+    def __init__(self, tracing: Tracing | None, endpoint: str, model: str, headers: Headers) -> None:
+        """`headers` may name the client's span as parent."""
+        self.context = NO_CONTEXT  # for what is a part of it; empty = nobody traces
+        self._span = None
+        if tracing is not None:
+            operation = _OPERATIONS[endpoint]
+            parent = Context(headers.get("traceparent", ""), ",".join(headers.getlist("tracestate")))
+            known: Attributes = {
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": "v4serve",
+                "gen_ai.request.model": model,
+                "gen_ai.response.model": model,
+            }
+            self._span = tracing.start(f"{operation} {model}", parent, time.time(), known, server=True)
+            self.context = self._span.context
+
+    @property
+    def trace_id(self) -> str:
+        """For the log; empty = nobody traces."""
+        return self.context.traceparent.split("-")[1] if self.context.traceparent else ""
+
+    def asked(self, job: Job) -> None:
+        """Add what is to be generated."""
+        if self._span is not None:
+            prompt = job.prompts[0]
+            self._span.set(
+                {
+                    "gen_ai.request.max_tokens": prompt.max_tokens,
+                    "gen_ai.request.temperature": prompt.sampling.temperature,
+                    "gen_ai.request.top_p": prompt.sampling.top_p,
+                }
+            )
+
+    def end(self, ended: Ended, status: int | None, why: str, timing: Timing, exchange: Exchange | None) -> None:
+        """The request is over. `status` of the answer, if there was one; `why` it failed, if it did; `exchange` is None
+        if it came to no worker."""
+        if self._span is None:
+            return
+        now, clock = time.time(), timing.now()
+        times = timing.breakdown().body()
+        self._span.set({f"v4serve.{name}": seconds for name, seconds in times.items() if seconds is not None})
+        if exchange is not None:
+            self._span.set({"gen_ai.response.id": ended.id, **_answered(exchange)})
+            for mark in (mark for flow in exchange.flows for mark in flow.marks):
+                self._span.event(mark.name, now + mark.at - clock, mark.facts)
+        if status is not None:
+            self._span.set({"http.response.status_code": status})
+        if ended.outcome != "ok":
+            self._span.set({"error.type": ended.outcome})
+        faulty = ended.outcome == "cancelled" or ended.outcome.startswith("5")  # else the client was
+        self._span.end(now, ended.outcome if faulty else "", why)
+
+
+def _answered(exchange: Exchange) -> Attributes:
+    outputs = exchange.outputs
+    return {
+        "gen_ai.response.finish_reasons": [output.finish for output in outputs if output.finish is not None],
+        "gen_ai.usage.input_tokens": sum(len(flow.job.prompt) // 4 for flow in exchange.flows),
+        "gen_ai.usage.output_tokens": sum(output.tokens for output in outputs),
+    }

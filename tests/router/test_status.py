@@ -1,0 +1,48 @@
+"""What /fleet says of workers, over real links."""
+
+from typing import Any
+
+from tests.router.conftest import Deploy, Deployment, until
+from v4_core.v1 import worker_pb2 as pb
+from v4_router.status import fleet_status
+
+
+def states(d: Deployment) -> list[str]:
+    return [one["state"] for one in fleet_status(d.router)["workers"]]
+
+
+async def test_states_of_a_worker(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    p, w = d.prefill[0], d.decode[0]
+    assert states(d) == ["ready", "ready"]
+    d.discover(p.endpoint(leaving=True), w.endpoint(ready=False))
+    assert states(d) == ["draining", "not ready"]
+    d.discover(p.endpoint(), w.endpoint())
+    w.draining = True
+    await until(lambda: states(d) == ["ready", "draining"], "the worker is asked after some silence", seconds=30)
+    w.draining = False
+    p.refuse_always = pb.INTERNAL
+    await p.kill()
+    await until(lambda: states(d)[0] == "down", "the router misses the worker")
+    await p.restart()
+    await until(lambda: states(d)[0] == "unproven", "it is up again")
+
+
+async def test_why_a_worker_is_down(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    told: list[dict[str, Any]] = fleet_status(d.router)["workers"]
+    assert [one["error"] for one in told] == ["", ""]
+    await d.decode[0].kill()
+    address = d.decode[0].address
+    await until(lambda: "UNAVAILABLE" in fleet_status(d.router)["workers"][1]["error"], "the reason is told")
+    assert fleet_status(d.router)["workers"][1]["error"].startswith(f"decode worker {address}: UNAVAILABLE")
+
+
+async def test_transfers_are_counted_by_revision(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    (before,) = fleet_status(d.router)["revisions"]
+    for _ in range(3):
+        await d.complete([10], max_tokens=2)
+    (after,) = fleet_status(d.router)["revisions"]
+    assert after["transfers"] - before["transfers"] == 3
+    assert after["transferred_bytes"] - before["transferred_bytes"] == 3000
