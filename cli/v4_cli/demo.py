@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from v4_cli.errors import FAILURE, DeploymentError, needs
-from v4_cli.local import Command, LocalDeployment, log_to_stderr, own_command
+from v4_cli.local import LOGS, Command, LocalDeployment, own_command
 from v4_cli.options import Checkpoint, ConfigFile, Json
 from v4_cli.output import print_json, print_rows
 from v4_cli.processes import until_signal
@@ -27,7 +27,7 @@ _REQUEST_SECONDS = 120.0
 _LOG_LINES = 40  # shown where the demo fails
 
 # Long enough for several blocks of 256 tokens, so that the second request finds a cached prefix.
-_STORY = """\
+STORY = """\
 There lived, some years ago, in a small house at the end of the village, an old gentleman of the name of Brown, who \
 had been a captain at sea, and who had now nothing to do but to walk in his garden, to read the paper, and to talk \
 with his sister about the weather. Miss Brown was a lady of good sense and of a very quiet temper; she had kept the \
@@ -45,7 +45,7 @@ him. When he had opened it, he saw upon the step a young man without a hat, wet 
 his hand, and who asked him, in a voice that he seemed to know, whether this was the house of Captain Brown."""
 MESSAGES = (
     {"role": "system", "content": "You tell stories in the manner of old novels."},
-    {"role": "user", "content": f"{_STORY}\n\nWhat happened next?"},
+    {"role": "user", "content": f"{STORY}\n\nWhat happened next?"},
 )
 SAMPLING = {"max_tokens": 96, "temperature": 0.7, "top_p": 0.9, "seed": 7}
 
@@ -93,7 +93,7 @@ async def run_demo(config: LocalConfig, *, show: bool, command: Command = own_co
             return await _ask_twice(one.url, served_name(config.model), show)
     except DeploymentError:
         for name, line in log:
-            log_to_stderr(name, line)
+            LOGS[config.log_format](name, line)
         raise
     finally:
         status.stop()

@@ -3,7 +3,8 @@
     V4Error (v4_core)            1
     ├── ConfigError (v4_core)    2, like a wrong flag
     ├── DeploymentError          1: a process without which the deployment cannot serve has ended or never began
-    └── FetchError               1: a checkpoint could not be brought whole
+    ├── FetchError               1: a checkpoint could not be brought whole
+    └── Unreachable              1: no router answers as one at an address
 
 Every one of them is one line `error: ...` on stderr. What is not a V4Error is a bug, and shows its traceback.
 """
@@ -22,6 +23,14 @@ class DeploymentError(V4Error):
 
 class FetchError(V4Error):
     """A checkpoint that could not be brought whole; what has arrived is kept for the next try."""
+
+
+class Unreachable(V4Error):
+    """No router answers at an address; the reason apart from what to do about it."""
+
+    def __init__(self, url: str, reason: str, remedy: str) -> None:
+        super().__init__(f"no answer from a router at {url}: {reason}; {remedy}")
+        self.reason = reason
 
 
 def exit_code(error: V4Error) -> int:

@@ -1,6 +1,5 @@
 """`v4serve fetch`: bring a checkpoint from Hugging Face into a folder, whole and verified."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ import typer
 
 from v4_cli.errors import needs
 from v4_cli.options import ConfigFile
+from v4_core.logs import configure
 from v4_core.settings import load
 
 
@@ -35,7 +35,7 @@ def fetch(
     HF_TOKEN is the access token if the repository needs one, HF_ENDPOINT another address of the hub.
     """
     wanted = load(FetchConfig, config, {"repository": repository, "revision": revision, "into": into})
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    configure("human")
     with needs("fetch"):
         from v4_cli.hub import fetch as bring  # noqa: PLC0415
     bring(wanted.repository, wanted.revision, wanted.into)

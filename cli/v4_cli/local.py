@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,11 +24,12 @@ from typing import Annotated
 import typer
 
 from v4_cli.errors import USAGE, DeploymentError
-from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format
+from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, LogFormatFlag
 from v4_cli.processes import Child, describe_end, stop, until_signal
 from v4_cli.topology import HOST, LocalConfig, Process, Role, lost_role, processes, served_name, threads_per_worker
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError, V4Error
+from v4_core.logs import LogFormat, configure, relayed
 from v4_core.settings import load
 
 Command = Callable[[Process, Path], Sequence[str]]  # what starts a process, given its settings file
@@ -47,6 +48,14 @@ def own_command(process: Process, settings: Path) -> Sequence[str]:
 def log_to_stderr(name: str, line: str) -> None:
     """One line, behind the name of the process that wrote it."""
     print(f"{name:<10}| {line}", file=sys.stderr, flush=True)
+
+
+def log_as_json(name: str, line: str) -> None:
+    """The same as one JSON object."""
+    print(relayed(name, line), file=sys.stderr, flush=True)
+
+
+LOGS: Mapping[LogFormat, Log] = {"human": log_to_stderr, "json": log_as_json}
 
 
 class LocalDeployment:
@@ -162,7 +171,7 @@ class LocalDeployment:
 
 async def serve(config: LocalConfig, command: Command = own_command) -> None:
     """Serve until cancelled. Raises ConfigError or DeploymentError."""
-    async with LocalDeployment(config, command=command) as deployment:
+    async with LocalDeployment(config, log=LOGS[config.log_format], command=command) as deployment:
         print(_greeting(deployment.url, served_name(config.model)), flush=True)
         await deployment.run()
 
@@ -176,6 +185,7 @@ def local(
     device: Device = None,
     dtype: Dtype = None,
     format: Format = None,  # noqa: A002
+    log_format: LogFormatFlag = None,
     config: ConfigFile = None,
 ) -> None:
     """Serve a model from this machine: a router, prefill and decode workers, one address.
@@ -190,8 +200,10 @@ def local(
         "device": device,
         "dtype": dtype,
         "format": format,
+        "log_format": log_format,
     }
     settings = load(LocalConfig, config, flags)
+    configure(settings.log_format)
     ModelConfig.from_path(settings.model)  # a wrong path is told here, not by every child
     asyncio.run(until_signal(serve(settings)))
 
@@ -199,6 +211,8 @@ def local(
 def _greeting(url: str, name: str) -> str:
     body = {"model": name, "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
     return f"""v4serve answers at {url}
+  watch it in a browser there, or in a terminal: v4serve top {url}
+  give it something to do: v4serve load {url}
 
   curl -N {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{json.dumps(body)}'

@@ -3,6 +3,7 @@
 Commands import what they run only when they run: `plan` and `router` work without torch, `--help` works at once.
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -14,12 +15,15 @@ from v4_cli.demo import demo
 from v4_cli.errors import OK, USAGE, exit_code
 from v4_cli.fetch import fetch
 from v4_cli.generate import generate
+from v4_cli.load import load
 from v4_cli.local import local
 from v4_cli.operate import operator
 from v4_cli.plan import plan
 from v4_cli.router import router
+from v4_cli.top import top
 from v4_cli.workers import decode, prefill
 from v4_core.errors import V4Error
+from v4_core.logs import writes_json
 
 app = typer.Typer(
     add_completion=False,
@@ -53,6 +57,8 @@ app.command()(router)
 app.command("prefill")(prefill)
 app.command("decode")(decode)
 app.command()(operator)
+app.command()(top)
+app.command()(load)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,7 +69,10 @@ def run(arguments: Sequence[str]) -> int:
         print(f"error: {error.format_message()}", file=sys.stderr)
         return USAGE
     except V4Error as error:
-        print(f"error: {error}", file=sys.stderr)
+        if writes_json():
+            logging.getLogger("v4serve").error("%s", error)
+        else:
+            print(f"error: {error}", file=sys.stderr)
         return exit_code(error)
     return code if isinstance(code, int) else OK
 

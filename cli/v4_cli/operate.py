@@ -7,6 +7,7 @@ import typer
 from v4_cli.errors import needs
 from v4_cli.options import ConfigFile
 from v4_core.errors import ConfigError
+from v4_core.logs import LogFormat, configure
 from v4_core.settings import load
 from v4_operator.config import OperatorConfig
 
@@ -39,6 +40,10 @@ def operator(
     resync_seconds: Annotated[
         float | None, typer.Option(help="Until everything is looked at again without a reason. (default: 300)")
     ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(help="Log for people, or one JSON object a line; of the pods it makes too. (default: human)"),
+    ] = None,
     config: ConfigFile = None,
 ) -> None:
     """Run the operator: every V4Deployment becomes pools, a router and their policies.
@@ -59,8 +64,10 @@ def operator(
         "health_host": health_host,
         "health_port": health_port,
         "resync_seconds": resync_seconds,
+        "log_format": log_format,
     }
     settings = load(OperatorConfig, config, flags)
+    configure(settings.log_format)
     with needs("operator"):
         from v4_operator.plan import plan  # noqa: PLC0415
         from v4_operator.process import run  # noqa: PLC0415

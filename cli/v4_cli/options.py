@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from v4_cli.model import model_folder
+from v4_core.logs import LogFormat
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="YAML file with these and further settings; flags override it.")
@@ -28,6 +29,10 @@ CheckpointOrDemo = Annotated[
         metavar="<path|demo>",
         help="Folder of a checkpoint; demo: the model shipped with v4serve.",
     ),
+]
+LogFormatFlag = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="Log for people, or one JSON object a line. (default: human)"),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None,

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from v4_cli.errors import needs
-from v4_cli.options import CheckpointOrDemo, ConfigFile
+from v4_cli.options import CheckpointOrDemo, ConfigFile, LogFormatFlag
+from v4_core.logs import configure
 from v4_core.settings import load
 from v4_router.config import RouterConfig
 
@@ -39,6 +40,7 @@ def router(
     drain_seconds: Annotated[
         float | None, typer.Option(help="For running streams after SIGTERM; then they are ended. (default: 2)")
     ] = None,
+    log_format: LogFormatFlag = None,
     config: ConfigFile = None,
 ) -> None:
     """Run the router: the OpenAI API in front of prefill and decode workers.
@@ -47,6 +49,7 @@ def router(
     """
     given = locals() | {"model_path": model, "prefill": prefill or None, "decode": decode or None}
     settings = load(RouterConfig, config, {field.name: given.get(field.name) for field in fields(RouterConfig)})
+    configure(settings.log_format)
     with needs("router,operator" if settings.deployment else "router"):
         from v4_router.server import run  # noqa: PLC0415
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from v4_cli.model import demo_model
 from v4_core.errors import ConfigError
+from v4_core.logs import LogFormat
 from v4_core.settings import load
 from v4_worker.config import WorkerConfig
 
@@ -15,7 +16,8 @@ Role = Literal["router", "prefill", "decode"]
 
 HOST = "127.0.0.1"
 DRAIN_SECONDS = 5.0  # for running requests, within the supervisor's own patience
-_OWN = ("model", "host", "port", "monitoring_port", "token_file")  # settings of workers that the deployment chooses
+# Settings of workers that the deployment chooses.
+_OWN = ("model", "host", "port", "monitoring_port", "token_file", "log_format")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class LocalConfig:
     format: str = "auto"  # of stored rows; auto = the checkpoint's own
     worker: Mapping[str, object] = field(default_factory=dict)  # further settings of every worker
     start_timeout_seconds: float = 600.0  # until the first token went through router, prefill and decode
+    log_format: LogFormat = "human"  # of every process
 
     def __post_init__(self) -> None:
         if self.prefill < 0 or self.decode < 1:
@@ -70,6 +73,7 @@ def processes(config: LocalConfig, router_port: int, worker_ports: Sequence[int]
         "served_name": served_name(config.model),
         "host": HOST,
         "port": router_port,
+        "log_format": config.log_format,
         **{role: [f"{HOST}:{port}" for port in ports[role]] for role in roles},
     }
     return (*workers, Process("router", "router", router))
@@ -88,6 +92,7 @@ def _worker_settings(config: LocalConfig, port: int) -> dict[str, object]:
         "device": config.device,
         "dtype": config.dtype,
         "format": config.format,
+        "log_format": config.log_format,
         "drain_seconds": DRAIN_SECONDS,
         **{name: value for name, value in config.worker.items() if value is not None},  # None = not given
     }

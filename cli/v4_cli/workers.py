@@ -1,6 +1,5 @@
 """`v4serve prefill` and `v4serve decode`: run one worker until a signal ends it."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Annotated
 import typer
 
 from v4_cli.errors import needs
-from v4_cli.options import CheckpointOrDemo, ConfigFile, Device, Dtype, Format
+from v4_cli.options import CheckpointOrDemo, ConfigFile, Device, Dtype, Format, LogFormatFlag
+from v4_core.logs import configure
 from v4_core.settings import load
 from v4_worker.config import WorkerConfig
 
@@ -63,11 +63,12 @@ def _command(run: Callable[[WorkerConfig], None]) -> Callable[..., None]:
         drain_seconds: Annotated[
             _Seconds, typer.Option(help="For running requests after SIGTERM; then they are handed back. (default: 30)")
         ] = None,
+        log_format: LogFormatFlag = None,
         config: ConfigFile = None,
     ) -> None:
         given = locals()
         settings = load(WorkerConfig, config, {field.name: given[field.name] for field in fields(WorkerConfig)})
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        configure(settings.log_format)
         run(settings)
 
     command.__doc__ = run.__doc__

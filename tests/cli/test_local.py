@@ -168,15 +168,14 @@ from tests.cli.test_local import play
 from v4_cli.local import serve
 from v4_cli.processes import until_signal
 from v4_cli.topology import LocalConfig
-asyncio.run(until_signal(serve(LocalConfig(Path("m"), port=0), play)))
+asyncio.run(until_signal(serve(LocalConfig(Path("m"), port=0, log_format=sys.argv[1]), play)))
 """
 ROOT = Path(__file__).parents[2]
 
 
-def supervisor() -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", SERVE], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+def supervisor(log_format: str = "human", errors: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", SERVE, log_format]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 def children(pid: int) -> list[int]:
@@ -206,3 +205,15 @@ async def test_a_supervisor_signalled_while_it_starts_leaves_no_child() -> None:
         os.kill(program.pid, signal.SIGTERM)
         assert await asyncio.to_thread(program.wait, 10) == 0
         await until(gone(*pids))
+
+
+async def test_the_log_of_all_processes_is_json_where_it_is_asked_for() -> None:
+    with supervisor("json", subprocess.PIPE) as program:
+        assert program.stdout is not None
+        await asyncio.to_thread(program.stdout.readline)
+        program.send_signal(signal.SIGTERM)
+        _, errors = await asyncio.to_thread(program.communicate, timeout=10)
+    entries = [json.loads(line) for line in errors.splitlines()]
+    said = {(entry["process"], entry["message"]) for entry in entries}
+    assert said >= {("v4serve", "starting prefill-0, decode-0, router"), ("decode-0", "listening auto")}
+    assert all(list(entry) == ["time", "level", "logger", "message", "process"] for entry in entries)

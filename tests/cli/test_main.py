@@ -54,6 +54,16 @@ def test_what_a_user_got_wrong_is_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
+def test_where_the_log_is_json_the_last_line_is_too(tmp_path: Path) -> None:
+    flags = ["--model", str(tmp_path), "--served-name", "v4", "--decode", "a:1", "--log-format", "json"]
+    command = [sys.executable, "-m", "v4_cli.main", "router", *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    entry = json.loads(ended.stderr)
+    assert (entry["level"], entry["logger"]) == ("ERROR", "v4serve")
+    assert str(tmp_path) in entry["message"]
+
+
 def test_an_unknown_key_of_a_file_names_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command, key, near in (("plan", "contxt", "context"), ("local", "prefil", "prefill")):
         file = tmp_path / f"{command}.yaml"

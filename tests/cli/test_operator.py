@@ -24,7 +24,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[OperatorConfig, Any]]
 def test_every_flag_arrives(started: list[tuple[OperatorConfig, Any]]) -> None:
     flags = "--namespace a --namespace b --pull-policy Never --pull-secret x --pull-secret y --common-label team=z"
     more = "--operator-label a/b= --operator-label c=d --lease-namespace n --lease-name l --resync-seconds 60"
-    assert run(["operator", *IMAGES, *flags.split(), *more.split(), "--health-port", "1"]) == 0
+    assert run(["operator", *IMAGES, *flags.split(), *more.split(), "--health-port", "1", "--log-format", "json"]) == 0
     assert started == [
         (
             OperatorConfig(
@@ -39,6 +39,7 @@ def test_every_flag_arrives(started: list[tuple[OperatorConfig, Any]]) -> None:
                 lease_name="l",
                 health_port=1,
                 resync_seconds=60.0,
+                log_format="json",
             ),
             plan,
         )

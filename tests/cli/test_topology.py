@@ -9,7 +9,7 @@ from v4_core.errors import ConfigError
 
 def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
     worker = {"threads": 9, "dtype": "fp64", "memory": None}
-    config = LocalConfig(Path("/models/v4"), prefill=2, decode=3, device="cpu", worker=worker)
+    config = LocalConfig(Path("/models/v4"), prefill=2, decode=3, device="cpu", worker=worker, log_format="json")
     all_of_them = processes(config, 8000, [1, 2, 3, 4, 5])
     assert [one.name for one in all_of_them] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2", "router"]
     assert [one.role for one in all_of_them] == ["prefill"] * 2 + ["decode"] * 3 + ["router"]
@@ -20,6 +20,7 @@ def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
         "device": "cpu",
         "dtype": "fp64",
         "format": "auto",
+        "log_format": "json",
         "drain_seconds": 5.0,
         "threads": 9,
     }
@@ -28,6 +29,7 @@ def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
         "served_name": "v4",
         "host": "127.0.0.1",
         "port": 8000,
+        "log_format": "json",
         "prefill": ["127.0.0.1:1", "127.0.0.1:2"],
         "decode": ["127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:5"],
     }
@@ -76,6 +78,7 @@ def test_which_deaths_are_survived() -> None:
         ({"device": "cuda"}, "worker: device cuda is not supported"),
         ({"worker": {"max_sequence": 4}}, "worker: unknown setting 'max_sequence': did you mean 'max_sequences'"),
         ({"worker": {"port": 4}}, "worker: port is chosen by the deployment"),
+        ({"worker": {"log_format": "json"}}, "worker: log_format is chosen by the deployment"),
     ],
 )
 def test_refused(changes: dict[str, Any], message: str) -> None:

@@ -32,6 +32,7 @@ EVERY = {
     "lease_seconds": "7.5",
     "pull_timeout_seconds": "8",
     "drain_seconds": "9",
+    "log_format": "json",
 }
 
 

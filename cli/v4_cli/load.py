@@ -1,0 +1,237 @@
+"""`v4serve load`: clients that chat with a router for some seconds, and what they saw.
+
+A conversation begins with one of a few long texts, which all clients share, and goes on for some turns: so prefixes are
+found again, prompts and answers are of mixed lengths. What is sent is drawn from a seed; only its timing differs
+between two runs.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from json import loads
+from math import ceil
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from v4_cli.demo import STORY, events, text_of
+from v4_cli.errors import FAILURE, DeploymentError, Unreachable, needs
+from v4_cli.figures import duration, number, percent, rate
+from v4_cli.options import Json
+from v4_cli.output import print_facts, print_json
+from v4_cli.processes import until_signal
+from v4_cli.top import URL, check_url
+from v4_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx
+
+_REQUEST_SECONDS = 120.0
+_PAUSE_SECONDS = 0.5  # after an error, so that an outage does not become a storm
+_TEXTS = (1, 2, 4, 8)  # lengths of the shared texts, each by 100 words
+_ANSWERS = (16, 32, 64, 128)  # tokens at most
+_TURNS = 3
+_SAMPLING = {"temperature": 0.7, "chat_template_kwargs": {"thinking": False}}
+_ERRORS_SHOWN = 5  # kinds
+_TOKENS_PER_WORD = 2  # at most, of the words used; bounds what fits into a context
+_START = "start one with `make serve`; to reach one on Kubernetes: kubectl port-forward service/NAME 8000:80"
+KEY = "V4SERVE_API_KEY"
+
+Message = dict[str, str]
+
+
+@dataclass
+class Seen:
+    """What the clients saw."""
+
+    seconds: float = 0.0
+    requests: int = 0  # that came to a good end
+    errors: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    first: list[float] = field(default_factory=list)  # seconds until the first text
+    between: list[float] = field(default_factory=list)  # seconds between two pieces of text
+
+
+def load(
+    url: Annotated[str, typer.Argument(help="Of a router's API, without /v1.")] = URL,
+    *,
+    clients: Annotated[int, typer.Option(help="Conversations at once.")] = 4,
+    seconds: Annotated[float, typer.Option(help="During which requests begin; those that run may end.")] = 30.0,
+    json: Json = False,
+) -> None:
+    """Chat with a router from several clients, and show what they saw: errors, TTFT, ITL, tokens.
+
+    Prompts share prefixes and have mixed lengths. Ctrl-C ends it early. Ends with exit code 1 if a request failed. A
+    router that demands a key gets the one in the environment variable V4SERVE_API_KEY.
+    """
+    check_url(url)
+    if clients < 1 or not seconds > 0:
+        raise ConfigError("give at least one client, and more than 0 seconds")
+    with needs("local"):
+        import httpx  # noqa: F401, PLC0415
+    seen = Seen()
+    began = time.monotonic()
+    asyncio.run(until_signal(_run(url.rstrip("/"), clients, seconds, seen)))
+    seen.seconds = time.monotonic() - began
+    facts = summary(seen)
+    if json:
+        print_json(facts)
+    else:
+        print_facts(f"{clients} clients, {seen.seconds:.0f} s", rows(facts))
+    if seen.errors:
+        raise typer.Exit(FAILURE)
+
+
+async def _run(url: str, clients: int, seconds: float, seen: Seen) -> None:
+    """Raises Unreachable where no router answers at the beginning."""
+    import httpx  # noqa: PLC0415
+
+    key = os.environ.get(KEY)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(
+        base_url=url, headers=headers, timeout=_REQUEST_SECONDS, limits=limits, trust_env=False
+    ) as client:
+        name, context = await _model(client, url)
+        end = time.monotonic() + seconds
+        async with asyncio.TaskGroup() as group:
+            for seed in range(clients):
+                group.create_task(_converse(client, name, context, Random(seed), end, seen))
+
+
+async def _model(client: "httpx.AsyncClient", url: str) -> tuple[str, int]:
+    """Name and context length of what is served."""
+    import httpx  # noqa: PLC0415
+
+    try:
+        answer = await client.get("/v1/models")
+    except httpx.HTTPError as error:
+        raise Unreachable(url, str(error) or type(error).__name__, _START) from error
+    if answer.status_code == 401:
+        raise Unreachable(url, "it demands an API key", f"put one into the environment variable {KEY}")
+    try:
+        (model,) = answer.json()["data"]
+        return model["id"], model["max_model_len"] or 0
+    except (ValueError, KeyError, TypeError):
+        raise Unreachable(url, f"it answers {answer.status_code} to /v1/models", _START) from None
+
+
+async def _converse(
+    client: "httpx.AsyncClient", name: str, context: int, random: Random, end: float, seen: Seen
+) -> None:
+    """Conversations one after the other, until no request may begin any more."""
+    while True:
+        messages = [{"role": "system", "content": random.choice(texts(context))}]
+        for _ in range(_TURNS):
+            if time.monotonic() >= end:
+                return
+            messages.append({"role": "user", "content": question(random)})
+            body = {"model": name, "messages": messages, "max_tokens": random.choice(_ANSWERS), **_SAMPLING}
+            try:
+                answer = await _ask(client, body, seen)
+            except DeploymentError as error:
+                seen.errors[str(error)] += 1
+                await asyncio.sleep(_PAUSE_SECONDS)
+                break
+            messages.append({"role": "assistant", "content": answer})
+
+
+async def _ask(client: "httpx.AsyncClient", body: dict[str, Any], seen: Seen) -> str:
+    """The answer to one request, whose figures are added. Raises DeploymentError if it does not come whole."""
+    import httpx  # noqa: PLC0415
+
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    began = latest = time.monotonic()
+    pieces: list[str] = []
+    usage: dict[str, Any] = {}
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=asked) as response:
+            if response.status_code != 200:
+                raise DeploymentError(_refusal(response.status_code, await response.aread()))
+            async for event in events(response.aiter_lines()):
+                usage = event.get("usage") or usage
+                if text := text_of(event):
+                    now = time.monotonic()
+                    (seen.between if pieces else seen.first).append(now - (latest if pieces else began))
+                    pieces.append(text)
+                    latest = now
+    except httpx.HTTPError as error:
+        raise DeploymentError(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+    if not usage:
+        raise DeploymentError("the answer came without its usage")
+    seen.requests += 1
+    seen.prompt_tokens += usage["prompt_tokens"]
+    seen.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
+    seen.generated_tokens += usage["completion_tokens"]
+    return "".join(pieces)
+
+
+def _refusal(status: int, body: bytes) -> str:
+    try:
+        return f"status {status}: {loads(body)['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return f"status {status}"
+
+
+def texts(context: int) -> list[str]:
+    """The shared beginnings that leave room for a conversation in a context of so many tokens; 0: not known."""
+    words = STORY.split()
+    room = (context - _TURNS * (max(_ANSWERS) + 100)) // _TOKENS_PER_WORD if context else 100 * max(_TEXTS)
+    lengths = [100 * hundreds for hundreds in _TEXTS if 100 * hundreds <= room] or [max(1, room)]
+    return [" ".join(_cycle(words, start, length)) for start, length in enumerate(lengths)]
+
+
+def _cycle(words: Sequence[str], start: int, count: int) -> Iterator[str]:
+    """So many words, from one on and from the beginning again; another start makes another prefix."""
+    return (words[(start + i) % len(words)] for i in range(count))
+
+
+def question(random: Random) -> str:
+    """Some words of the story, which no other turn has."""
+    words = STORY.split()
+    return f"What came after “{' '.join(random.choices(words, k=random.randint(4, 24)))}”?"
+
+
+def summary(seen: Seen) -> dict[str, Any]:
+    """Figures of a run; times in seconds, rates a second, None where nothing was seen."""
+    return {
+        "seconds": seen.seconds,
+        "requests": seen.requests,
+        "errors": dict(seen.errors.most_common()),
+        "prompt_tokens": seen.prompt_tokens,
+        "cached_tokens": seen.cached_tokens,
+        "generated_tokens": seen.generated_tokens,
+        "ttft": {"p50": quantile(0.5, seen.first), "p99": quantile(0.99, seen.first)},
+        "itl": {"p50": quantile(0.5, seen.between), "p99": quantile(0.99, seen.between)},
+    }
+
+
+def quantile(share: float, values: Sequence[float]) -> float | None:
+    """The least of the values that so large a share of them does not exceed."""
+    return sorted(values)[max(0, ceil(share * len(values)) - 1)] if values else None
+
+
+def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The summary for people."""
+    seconds = facts["seconds"]
+    cached = facts["cached_tokens"] / facts["prompt_tokens"] if facts["prompt_tokens"] else None
+    errors = [("", f"{count} times {what}") for what, count in islice(facts["errors"].items(), _ERRORS_SHOWN)]
+    return [
+        ("requests", f"{number(facts['requests'])}, {rate(facts['requests'] / seconds)}"),
+        ("errors", number(sum(facts["errors"].values()))),
+        *errors,
+        ("prompt tokens", f"{number(facts['prompt_tokens'])}, {rate(facts['prompt_tokens'] / seconds)}"),
+        ("from cache", percent(cached)),
+        ("generated tokens", f"{number(facts['generated_tokens'])}, {rate(facts['generated_tokens'] / seconds)}"),
+        *(
+            (title, f"p50 {duration(facts[name]['p50'])}, p99 {duration(facts[name]['p99'])}")
+            for title, name in (("TTFT", "ttft"), ("ITL", "itl"))
+        ),
+    ]

@@ -1,0 +1,149 @@
+"""`v4serve top`: what one router and its workers do, in a terminal, until q or Ctrl-C.
+
+Asks /fleet and /metrics, as the router's own page does. What they mean is facts.py's matter, how it looks is
+top_view.py's.
+"""
+
+import http.client
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from v4_cli.errors import Unreachable
+from v4_cli.facts import Facts, Recent, Scrape, scrape
+from v4_cli.top_view import frame
+from v4_core.errors import ConfigError
+
+URL = "http://127.0.0.1:8000"
+WINDOW_SECONDS = 10.0  # that rates and quantiles are about
+_EVERY_SECONDS = 1.0
+_PATIENCE_SECONDS = 5.0
+
+Look = Callable[[], Scrape]
+
+# As v4serve's other clients: what environment variables name as a proxy is not meant for a forwarded port.
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def top(
+    url: Annotated[str, typer.Argument(help="Of a router: its API port without keys, or its monitoring port.")] = URL,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Look for 1 s, print one frame, and end.")] = False,
+) -> None:
+    """Watch one router and its workers: occupancy, rates, latencies, prefix hits, transfers.
+
+    Rates and latencies are of this one router, the rest is of all workers that it knows. q or Ctrl-C ends it. On
+    Kubernetes: kubectl port-forward deploy/NAME-router 9100, then v4serve top http://127.0.0.1:9100
+    """
+    check_url(url)
+    console = Console()
+    recent = Recent(WINDOW_SECONDS)
+    facts = recent.add(look(url))
+    if once:
+        time.sleep(_EVERY_SECONDS)
+        console.print(frame(url, recent.add(look(url)), console.width))
+        return
+    if not console.is_terminal:
+        raise ConfigError("top needs a terminal: use --once to print one frame")
+    with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live, keys() as pressed:
+        watch(url, recent, facts, live, pressed)
+
+
+def watch(url: str, recent: Recent, facts: Facts, live: Live, pressed: Callable[[float], str]) -> None:
+    """Draw until q is pressed; `pressed` waits so many seconds for a key. A router that is silent is asked again."""
+    silent = ""
+    while True:
+        size = live.console.size
+        live.update(frame(url, facts, size.width, size.height, silent), refresh=True)
+        try:
+            if pressed(_EVERY_SECONDS) in ("q", "Q"):
+                return
+            facts = recent.add(look(url))
+            silent = ""
+        except Unreachable as error:
+            silent = silent or f"no answer since {time.strftime('%H:%M:%S')}: {error.reason}"
+
+
+def look(url: str) -> Scrape:
+    """Ask a router. Raises Unreachable."""
+    base = url.rstrip("/")
+    try:
+        fleet, metrics = (_read(f"{base}/{path}") for path in ("fleet", "metrics"))
+        return scrape(time.monotonic(), json.loads(fleet), metrics.decode())
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise Unreachable(url, f"it answers {error.code} to /fleet", _OTHER_PORT) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise Unreachable(url, _why(error), _START) from None
+    except (ValueError, KeyError, TypeError):
+        raise Unreachable(url, "what answers is no router of v4serve, or one of another version", _OTHER_PORT) from None
+
+
+_START = (
+    "start one with `make serve`; to reach one on Kubernetes: kubectl port-forward deploy/NAME-router 9100, "
+    "then v4serve top http://127.0.0.1:9100"
+)
+_OTHER_PORT = (
+    "an API port that demands keys shows nothing here: ask the router's monitoring port; on Kubernetes: "
+    "kubectl port-forward deploy/NAME-router 9100, then v4serve top http://127.0.0.1:9100"
+)
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", error)
+    return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+
+
+def _read(url: str) -> bytes:
+    with _opener.open(url, timeout=_PATIENCE_SECONDS) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def check_url(url: str) -> None:
+    """Raises ConfigError on what is no address of a router."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"{url!r} is no address of a router: give one such as {URL}")
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits so many seconds for a key and returns it, or "" if none came; no echo meanwhile."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield lambda seconds: os.read(terminal, 1).decode("ascii", "replace") if _readable(terminal, seconds) else ""
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _readable(terminal: int, seconds: float) -> bool:
+    return bool(select.select([terminal], [], [], seconds)[0])
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""

@@ -1,0 +1,261 @@
+"""`v4serve top` before real routers with fake workers, and its frames."""
+
+import asyncio
+import http.server
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.cli.test_facts import LOAD, fleet, worker
+from tests.router.conftest import Deploy, Deployment, deploy, listening, model_path, until  # noqa: F401
+from v4_cli.errors import Unreachable
+from v4_cli.facts import Facts, Revision, facts, scrape
+from v4_cli.main import run
+from v4_cli.top import look
+from v4_cli.top_view import frame
+from v4_router.app import build_monitoring_app
+
+# What a shell does before a program: the terminal that it is given is its own, so that Ctrl-C reaches it.
+_IN_TERMINAL = [
+    sys.executable, "-c", "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])",
+]  # fmt: skip
+COMMAND = [sys.executable, "-m", "v4_cli.main", "top"]
+
+
+def shown(facts: Facts, width: int = 80, height: int | None = None, silent: str = "") -> str:
+    console = Console(width=width, record=True, file=open(os.devnull, "w"), color_system=None)  # noqa: SIM115
+    with console.file:
+        console.print(frame("http://127.0.0.1:8000", facts, width, height, silent))
+        return console.export_text()
+
+
+def known(*workers: dict[str, Any]) -> Facts:
+    told = fleet(*workers, a={})
+    return facts(scrape(0, told, ""), scrape(10, told, ""))
+
+
+@contextmanager
+def answering(bodies: Mapping[str, bytes], status: int = 200, port: int = 0) -> Iterator[str]:
+    """The address of what answers so, by path."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(bodies.get(self.path, b""))
+
+        def log_message(self, *_: object) -> None:
+            """Be quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+async def once(url: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, "--once", url, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "80"}
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_one_frame_of_a_router_that_works(deploy: Deploy) -> None:  # noqa: F811
+    d: Deployment = await deploy(1, 2)
+    d.decode[0].step_seconds = d.decode[1].step_seconds = 0.01
+    running = asyncio.create_task(d.complete([10] * 300, max_tokens=1_000))
+    looking = asyncio.create_task(once(d.url))
+    while not looking.done():
+        await d.complete([10] * 300, max_tokens=5)
+    code, out, err = looking.result()
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert re.search(r"v4serve tiny  ready +127\.0\.0\.1:\d+", out)
+    rates = {
+        name: float(value.replace(",", ""))
+        for name, value in re.findall(r"(requests|prompt|generated) +([\d.,]+)", out)
+    }
+    assert rates["requests"] > 1
+    assert rates["prompt"] > 300
+    assert rates["generated"] > 5
+    assert re.search(r"TTFT( +[\d.]+ ms){3}", out)
+    assert re.search(r"ITL( +[\d.]+ ms){3}", out)
+    assert re.search(r"transfers +[\d.]+ kB/s, [\d.]+/s", out)
+    assert re.search(r"2\.0 kB/s each", out), "fake workers move 1000 bytes in half a second"
+    assert "Prefill  1 of 1 ready" in out
+    assert "Decode  2 of 2 ready" in out
+    for one in d.workers:
+        assert one.address in out
+    running.cancel()
+
+
+async def test_the_monitoring_port_of_a_router_with_keys(deploy: Deploy, tmp_path: Path) -> None:  # noqa: F811
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("sk-alice: alice\n")
+    d: Deployment = await deploy(0, 1, api_keys=keys)
+    with pytest.raises(Unreachable, match="answers 401 to /fleet; an API port that demands keys"):
+        await asyncio.to_thread(look, d.url)
+    async with listening(build_monitoring_app(d.router)) as url:
+        assert (await asyncio.to_thread(look, f"{url}/")).fleet["router"]["served_name"] == "tiny"
+
+
+def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert run(["top", f"http://127.0.0.1:{port}"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: no answer from a router at http://127.0.0.1:{port}: Connection refused; start one")
+    assert "kubectl port-forward deploy/NAME-router 9100" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("body", "status", "reason"), [
+    (b"<html>", 200, "no router of v4serve"), (b"[]", 200, "no router of v4serve"),
+    (b"\xff", 200, "no router of v4serve"), (b"", 404, "answers 404 to /fleet"),
+])  # fmt: skip
+def test_something_else_answers(body: bytes, status: int, reason: str) -> None:
+    with answering({"/fleet": body}, status) as url, pytest.raises(Unreachable, match=reason):
+        look(url)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://a:port", "http://[::1", "top"])
+def test_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", url]) == 2
+    assert "is no address of a router: give one such as http://127.0.0.1:8000" in capsys.readouterr().err
+
+
+async def test_without_a_terminal_only_one_frame(deploy: Deploy) -> None:  # noqa: F811
+    d: Deployment = await deploy(0, 1)
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, d.url, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    _, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (2, "error: top needs a terminal: use --once to print one frame\n")
+
+
+class Terminal:
+    """A program in a terminal of 80 by 24."""
+
+    def __init__(self, *command: str) -> None:
+        self.master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))
+        self.before = termios.tcgetattr(self.master)
+        env = {**os.environ, "TERM": "xterm-256color"}
+        env.pop("NO_COLOR", None)
+        self.process = subprocess.Popen([*_IN_TERMINAL, *command], stdin=slave, stdout=slave, stderr=slave, env=env)
+        os.close(slave)
+        self.output = b""
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                self.output += os.read(self.master, 65536)
+            except OSError:  # the program has ended
+                return
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output.decode(errors="replace"))
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def close(self) -> int:
+        """The exit code, once it has ended."""
+        code = self.process.wait(30)
+        self._reading.join(10)
+        os.close(self.master)
+        return code
+
+
+@pytest.mark.parametrize("keys", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
+async def test_it_follows_a_router_until_a_key(deploy: Deploy, keys: bytes) -> None:  # noqa: F811
+    d: Deployment = await deploy(1, 1)
+    terminal = Terminal(*COMMAND, d.url)
+    await until(lambda: "1 of 1 ready" in terminal.text, "a frame", seconds=60)
+    d.decode[0].step_seconds = 0.02
+    running = asyncio.create_task(d.complete([10], max_tokens=3_000))
+    await until(lambda: "Decode  1 of 1 ready, 1 running" in terminal.text, "it follows", seconds=60)
+    running.cancel()
+    terminal.press(keys)
+    assert await asyncio.to_thread(terminal.close) == 0
+    assert terminal.output.endswith(b"\x1b[?25h\x1b[?1049l"), "cursor and screen are as before"
+
+
+async def test_a_router_that_stops_answering_and_comes_back() -> None:
+    told = {"/fleet": json.dumps(fleet(worker("decode", "d-1"), a={})).encode()}
+    with answering(told) as url:
+        terminal = Terminal(*COMMAND, url)
+        await until(lambda: "Decode  1 of 1 ready" in terminal.text, "a frame", seconds=60)
+    silent = re.compile(r"no answer since \d\d:\d\d:\d\d: Connection refused")
+    await until(lambda: silent.search(terminal.text) is not None, "it says that nothing answers", seconds=60)
+    with answering(told, port=int(url.rpartition(":")[2])):
+        latest = re.compile("v4serve m  ready")
+        await until(lambda: not silent.search(latest.split(terminal.text)[-2]), "it has recovered", seconds=60)
+        assert terminal.process.poll() is None
+    terminal.press(b"q")
+    assert await asyncio.to_thread(terminal.close) == 0
+
+
+def test_what_workers_say_is_text() -> None:
+    evil = "\x1b[2Jp\u202e[red]x[/red]\n"
+    known_ = known(worker("prefill", evil, state="down", error=evil), worker("decode", "d"))
+    seen = shown(replace(known_, revisions=[Revision(evil, False, evil)]))
+    assert "\x1b" not in seen
+    assert "\u202e" not in seen
+    assert "?[2Jp?[red]x[/" in seen, "brackets are no markup"
+    assert "revision ?[2Jp?[red]x[/red]?  does not serve  ?[2Jp?[red]x[/red]?" in seen
+
+
+def test_occupancy_is_drawn_to_scale() -> None:
+    (line,) = [line for line in shown(known(worker("decode", "d-1"))).splitlines() if "d-1" in line]
+    assert re.search(r"ready +█{2}▓▒{3}·{6} +28 % +2 +1 +600 +3/16 +4", line), line
+    full = {**LOAD, "slots_free": 0, "slots_evictable": 0, "blocks_used": 100, "checkpoint_slots_used": 0}
+    (line,) = [line for line in shown(known(worker("decode", "d-1", load=full))).splitlines() if "d-1" in line]
+    assert "█" * 12 in line
+    few = {**LOAD, "slots_free": 98, "slots_evictable": 1, "blocks_used": 1, "checkpoint_slots_used": 1}
+    (line,) = [line for line in shown(known(worker("decode", "d-1", load=few))).splitlines() if "d-1" in line]
+    assert "█▓·" in line, "few are seen too"
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 40), (80, 24), (80, 30), (132, 50)])
+def test_a_frame_fits_its_terminal(width: int, height: int) -> None:
+    workers = [worker(role, f"demo-{role}-5f3a-{i:03}-abcdefgh") for role in ("prefill", "decode") for i in range(9)]
+    workers[7]["state"] = "draining"
+    seen = shown(known(*workers), width, height, "no answer since 12:00:00: refused").splitlines()
+    assert max(map(len, seen)) <= width
+    assert any("draining" in line for line in seen), "who is not ready is not left out"
+    assert seen[-1].endswith("q ends")
+    if width >= 80:
+        assert len(seen) <= height
+        rows = [line for line in seen if "demo-" in line]
+        left_out = [int(count) for count in re.findall(r"and (\d+) more", "\n".join(seen))]
+        assert len(rows) + sum(left_out) == 18
+        assert bool(left_out) == (height < 50)
+
+
+def test_a_frame_of_the_first_second() -> None:
+    told = fleet(worker("decode", "d-1"), a={})
+    seen = shown(facts(scrape(0, told, ""), scrape(0, told, "")))
+    assert re.search(r"requests +–, – failed", seen)
+    assert "last 0 s" not in seen

@@ -1,0 +1,63 @@
+"""Takes the pictures of the page and of `v4serve top` that the documents show, from a router that runs under load.
+
+v4serve local --config FILE &    # what is to be seen
+v4serve load --seconds 180 &
+python -m tests.pictures http://127.0.0.1:8000
+"""
+
+import asyncio
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Browser
+from rich.console import Console
+
+from tests.browser import browser
+from v4_cli.facts import Recent
+from v4_cli.top import WINDOW_SECONDS, look
+from v4_cli.top_view import frame
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+_SECONDS = 90  # that the page draws before its picture is taken
+
+
+async def page(one: Browser, url: str, name: str, width: int, height: int, **options: Any) -> None:
+    """The page in a window of so many pixels."""
+    context = await one.new_context(viewport={"width": width, "height": height}, **options)
+    shown = await context.new_page()
+    await shown.goto(url)
+    await asyncio.sleep(_SECONDS)
+    await shown.screenshot(path=IMAGES / name, full_page=width > height)
+
+
+def top(url: str) -> None:
+    """A frame of 80 columns, as SVG without anything from elsewhere."""
+    recent = Recent(WINDOW_SECONDS)
+    for _ in range(int(WINDOW_SECONDS)):
+        facts = recent.add(look(url))
+        time.sleep(1)
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=80, record=True, file=nowhere, force_terminal=True, color_system="truecolor")
+        console.print(frame(url, facts, 80))
+        drawn = console.export_svg(title="v4serve top")
+    own_fonts = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+    (IMAGES / "top.svg").write_text(own_fonts, encoding="utf-8")
+
+
+async def main(url: str) -> None:
+    """All of them."""
+    IMAGES.mkdir(exist_ok=True)
+    async with browser() as one:
+        await asyncio.gather(
+            page(one, url, "page.png", 1280, 600),
+            page(one, url, "page-phone.png", 360, 780, device_scale_factor=1.5, color_scheme="dark"),
+        )
+    top(url)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
