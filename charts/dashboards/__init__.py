@@ -1,0 +1,1 @@
+"""The Grafana dashboards of v4serve, as code."""

@@ -1,0 +1,169 @@
+"""A local deployment of the shipped model under load, seen by a real Prometheus: what dashboards are tested with.
+
+Everything that dashboards show happens once: streams with shared prefixes, more than the small caches hold, clients
+that leave and ask wrongly, a prefill worker that dies, a decode worker that drains. Beside it a recorded operator rolls
+out. The deployment is gone when the load is over; Prometheus, and what it saw, stays.
+"""
+
+import asyncio
+import random
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from openai import AsyncOpenAI, NotFoundError
+
+from tests.observability.prometheus import Prometheus, PrometheusTools, Target
+from tests.observability.recorded_operator import NAMESPACE, recorded_operator
+from v4_cli.local import LocalDeployment, own_command
+from v4_cli.topology import LocalConfig, Process, served_name
+
+SECONDS = 20.0  # that clients send
+_CLIENTS = 12
+_WORKER = {"slots": 40, "max_sequences": 8, "threads": 1, "drain_seconds": 1}  # little, so that caches overflow
+_NAMES = ("router", "prefill-0", "prefill-1", "decode-0", "decode-1")
+_OPERATOR = {"namespace": "v4serve", "pod": "operator-0", "role": "operator"}
+_FAMILIES = 6  # of prompts with a common beginning
+_SHARED_TOKENS, _REST_TOKENS, _OUTPUT_TOKENS = 600, (20, 120, 300), (16, 60, 120)
+# A replay begins 6 layers of 128 tokens before the end of what two prompts share, in whole blocks of 256 tokens.
+_LONG_SHARED_TOKENS, _LONG_REST_TOKENS = 1400, 600
+# Five slots at first: a block, one to grow into and three for a checkpoint. So eight of them fill a worker, and
+# none finds room for its third block.
+_GROWING_TOKENS, _GROWTH_TOKENS = 250, 300
+_QUEUED = re.compile(r"^v4serve_queued_tokens [1-9]", re.MULTILINE)
+_FULL = re.compile(r'^v4serve_live_tails{state="free"} 0', re.MULTILINE)
+_EVENT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was seen, and when, in Unix times."""
+
+    prometheus: Prometheus
+    start: float
+    outage: float  # until here all workers ran, under load
+    end: float
+
+
+@contextmanager
+def loaded(tools: PrometheusTools, folder: Path) -> Iterator[Loaded]:
+    """Load a deployment, then yield the Prometheus that saw it. Takes about a minute."""
+    ports = dict(zip(_NAMES, _free_ports(len(_NAMES)), strict=True))
+    with ExitStack() as stack:
+        operator = Target(stack.enter_context(recorded_operator()), _OPERATOR)
+        targets = [*(_target(name, port) for name, port in ports.items()), operator]
+        prometheus = stack.enter_context(Prometheus(tools, folder, targets))
+        yield asyncio.run(_deploy_and_load(prometheus, ports))
+
+
+def _target(name: str, port: int) -> Target:
+    role = name.partition("-")[0]
+    labels = {"namespace": NAMESPACE, "deployment": "demo", "pod": name, "role": role}
+    # One worker as if of another revision: workers do not know theirs, scraping says it.
+    revision = {} if role == "router" else {"revision": "former" if name == "decode-1" else "wanted"}
+    return Target(f"127.0.0.1:{port}", labels | revision)
+
+
+async def _deploy_and_load(prometheus: Prometheus, ports: Mapping[str, int]) -> Loaded:
+    def command(process: Process, settings: Path) -> Sequence[str]:
+        return [*own_command(process, settings), "--monitoring-port", str(ports[process.name])]
+
+    config = LocalConfig(port=0, prefill=2, decode=2, worker=_WORKER)
+    async with LocalDeployment(config, log=lambda *_: None, command=command) as deployment:
+        await asyncio.to_thread(prometheus.wait_until_scraped)
+        start = time.time()
+        async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+            outage = await _Load(client, deployment, ports).run()
+        last = time.time()
+        await asyncio.to_thread(prometheus.wait_for, f"timestamp(v4serve_requests_running) > {last + 1}")
+        return Loaded(prometheus, start, outage, time.time())
+
+
+class _Load:
+    """Clients that send one request after the other until the time is over, and what befalls the workers meanwhile."""
+
+    def __init__(self, client: AsyncOpenAI, deployment: LocalDeployment, ports: Mapping[str, int]) -> None:
+        self._client, self._deployment, self._ports = client, deployment, ports
+        self._model = served_name(deployment.config.model)
+        self._numbers = iter(range(10**9))
+        self._end = time.monotonic() + SECONDS
+
+    async def run(self) -> float:
+        """All of it; the Unix time at which the first worker died."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_CLIENTS):
+                group.create_task(self._send_until_end())
+            await asyncio.sleep(SECONDS * 0.5)
+            for number in range(_CLIENTS):
+                group.create_task(self._ask_at_length(random.Random(-1 - number)))
+            await _until(self._ports["prefill-1"], _QUEUED)
+            outage = time.time()
+            await self._deployment.kill("prefill", 1)
+            await asyncio.sleep(SECONDS * 0.25)
+            for number in range(2 * _WORKER["max_sequences"]):
+                group.create_task(self._stream(_ids(random.Random(number), _GROWING_TOKENS), _GROWTH_TOKENS))
+            await _until(self._ports["decode-1"], _FULL)
+            await self._deployment.kill("decode", 1, signal.SIGTERM)  # it hands its streams back
+        return outage
+
+    async def _send_until_end(self) -> None:
+        while time.monotonic() < self._end:
+            number = next(self._numbers)
+            rng = random.Random(number)
+            if number % 20 == 19:
+                await self._ask_wrongly()
+            else:
+                ids = _ids(random.Random(number % _FAMILIES), _SHARED_TOKENS) + _ids(rng, rng.choice(_REST_TOKENS))
+                await self._stream(ids, rng.choice(_OUTPUT_TOKENS), leaves=number % 7 == 6)
+
+    async def _stream(self, ids: list[int], max_tokens: int, leaves: bool = False) -> None:
+        more = {"ignore_eos": True}
+        stream = await self._client.completions.create(
+            model=self._model, prompt=ids, max_tokens=max_tokens, temperature=0.5, stream=True, extra_body=more
+        )
+        async for _ in stream:
+            if leaves:
+                await stream.close()
+                return
+
+    async def _ask_at_length(self, rng: random.Random) -> None:
+        """A prompt that leaves a common beginning far behind the last state that is kept of it."""
+        ids = _ids(random.Random(0), _LONG_SHARED_TOKENS) + _ids(rng, _LONG_REST_TOKENS)
+        await self._client.completions.create(model=self._model, prompt=ids, max_tokens=1)
+
+    async def _ask_wrongly(self) -> None:
+        with suppress(NotFoundError):
+            await self._client.completions.create(model="another", prompt="Hello")
+
+
+def _ids(rng: random.Random, count: int) -> list[int]:
+    return [rng.randrange(3, 2048) for _ in range(count)]
+
+
+async def _until(port: int, said: re.Pattern[str]) -> None:
+    """Until a process's metrics say something."""
+    end = time.monotonic() + _EVENT_SECONDS
+    async with httpx.AsyncClient() as client:
+        while not said.search((await client.get(f"http://127.0.0.1:{port}/metrics")).text):
+            assert time.monotonic() < end, f"the metrics never say {said.pattern}"
+            await asyncio.sleep(0.01)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has now, outside of the range that the kernel gives to outgoing connections."""
+    ports: list[int] = []
+    with ExitStack() as stack:
+        for port in random.sample(range(10_000, 32_000), 1_000):
+            one = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise OSError("no free ports between 10000 and 32000")
