@@ -45,6 +45,20 @@ def fingerprint(
     return digest.hexdigest()
 
 
+def tokenizer_digest(folder: Path) -> str:
+    """32 hex digits of a checkpoint's tokenizer; empty if it has none. Raises ConfigError where it cannot be read.
+
+    No stored value depends on it, so that it is no part of the fingerprint: but token ids mean what it says.
+    """
+    file = folder / "tokenizer.json"
+    try:
+        return hashlib.blake2b(file.read_bytes(), digest_size=_DIGEST_BYTES).hexdigest()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+
+
 def _add(digest: Any, part: bytes) -> None:
     """Length first, so that no two sequences of parts are the same bytes."""
     digest.update(len(part).to_bytes(8, "little"))

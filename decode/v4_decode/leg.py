@@ -1,6 +1,7 @@
 """A leased cache comes in by transfer and is adopted; a stream of tokens goes out."""
 
 import asyncio
+import time
 
 import grpc.aio
 
@@ -27,6 +28,7 @@ class DecodeLeg(Leg):
     """
 
     waits = False  # it is refused rather than queued
+    first_phase = "transfer"
     _pull: "asyncio.Task[None] | None" = None
 
     async def begin(self) -> None:
@@ -62,7 +64,9 @@ class DecodeLeg(Leg):
             return
         worker.transferred_bytes += pulled.bytes
         worker.metrics.adopted(pulled, local * total(worker.memory.geometry.block_spans))
-        self.stream.put(event(request, adopted=self._adopted(pulled, local)))
+        adopted = self._adopted(pulled, local)
+        self.stream.put(event(request, adopted=adopted))
+        self._arrived_here(adopted)
         worker.engine.post(lambda engine: engine.adopt(request.key, firsts))
         for choice, (_, finish) in firsts.items():
             self.passed(choice, len(request.output), finish is not None)
@@ -105,6 +109,11 @@ class DecodeLeg(Leg):
             blocks_pulled=self.request.tokens // BLOCK_TOKENS - local,
             blocks_local=local,
         )
+
+    def _arrived_here(self, adopted: pb.Adopted) -> None:
+        names = ("bytes", "wait_seconds", "blocks_pulled", "blocks_local")
+        self.phases.note({"source": self.start_message.source.address, **{n: getattr(adopted, n) for n in names}})
+        self.phases.enter("decode", time.monotonic())
 
     def _block_arrived(self, block: int) -> None:
         self.worker.engine.post(lambda engine: engine.block_arrived(self.key, block))

@@ -27,6 +27,10 @@ class PrefillLeg(Leg):
         else:
             super().on_event(happened)
 
+    def computed(self, now: float) -> None:
+        """The cache is whole; whoever pulls it is another one's span."""
+        self.phases.end("finished", now)
+
     def being_read(self) -> bool:
         """Whether a decode worker is about to have the whole cache."""
         return self.lease is not None and self.worker.leases.in_transfer(self.lease)

@@ -29,13 +29,17 @@ class Limits:
 class Fleet:
     """The links to all workers. Its methods belong to one event loop; none of them waits."""
 
-    def __init__(self, policy: Policy, connect_timeout_seconds: float, token: TokenFile | None = None) -> None:
+    def __init__(
+        self, policy: Policy, connect_timeout_seconds: float, token: TokenFile | None = None, tokenizer: str = ""
+    ) -> None:
+        """`tokenizer`: its digest; workers with another one get no request."""
         self.policy = policy
         self.links: dict[str, WorkerLink] = {}  # of all that are listed now, by address
         self.prefill: list[WorkerLink] = []
         self.decode: list[WorkerLink] = []
         self._timeout = connect_timeout_seconds
         self._token = token
+        self._tokenizer = tokenizer
         self._turn = 0
         self._background: Background | None = None
         # Flows whose caches wait for room on a decode worker, the longest waiting first.
@@ -53,7 +57,7 @@ class Fleet:
             link.retire()
         for address, endpoint in listed.items():
             if address not in self.links:
-                link = self.links[address] = WorkerLink(endpoint, self._timeout, self._token)
+                link = self.links[address] = WorkerLink(endpoint, self._timeout, self._token, self._tokenizer)
                 if self._background is not None:
                     self._background.start(link.run())
         self.prefill = [link for link in self.links.values() if link.role == "prefill"]

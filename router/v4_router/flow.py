@@ -340,13 +340,13 @@ class Flow:
         else:
             self._pull(part)
 
-    def _mark(self, name: str, worker: str, key: tuple[str, int, int], facts: Attributes) -> None:
+    def _mark(self, name: str, worker: str, key: tuple[str, int, pb.Leg], facts: Attributes) -> None:
         if self.job.trace.traceparent:
             request, attempt, kind = key
             which: Attributes = {
                 "v4serve.request": request,
                 "v4serve.attempt": attempt,
-                "v4serve.leg": pb.Leg.Name(pb.Leg(kind)).lower(),
+                "v4serve.leg": pb.Leg.Name(kind).lower(),
                 "v4serve.worker": worker,
             }
             self.marks.append(Mark(name, self._now(), {**which, **facts}))

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from v4_core.errors import ConfigError
+from v4_core.fingerprint import tokenizer_digest
 from v4_core.reloading import Reloaded
 from v4_core.token import TokenFile
 from v4_core.tracing import Tracing
@@ -39,7 +40,7 @@ class Router:
         self.logprobs = LogprobWriter(self.tokenizer.token_bytes, names)
         self.keys = None if config.api_keys is None else Reloaded(config.api_keys, read_keys)
         token = None if config.token_file is None else TokenFile(config.token_file)
-        self.fleet = Fleet(Policy(), config.connect_timeout_seconds, token)
+        self.fleet = Fleet(Policy(), config.connect_timeout_seconds, token, tokenizer_digest(config.model_path))
         self._policy_file: Reloaded[Policy] | None = None
         if isinstance(config.policy, Path):
             self._policy_file = Reloaded(config.policy, read_policy, self._follow_policy)

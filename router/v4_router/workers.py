@@ -48,13 +48,16 @@ class Leg:
     link: "WorkerLink"
     request: str
     attempt: int
-    kind: int  # pb.Leg
+    kind: pb.Leg
 
 
 class WorkerLink:
     """One worker. `run` keeps the stream up; the other methods never block and belong to the same event loop."""
 
-    def __init__(self, endpoint: Endpoint, connect_timeout_seconds: float, token: TokenFile | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, connect_timeout_seconds: float, token: TokenFile | None = None, tokenizer: str = ""
+    ) -> None:
+        """`tokenizer`: the digest that a worker's must equal, if it has one."""
         self.endpoint = endpoint  # as discovery says now; address, role and pod stay
         self.address = endpoint.address
         self.role = endpoint.role
@@ -68,6 +71,7 @@ class WorkerLink:
         self.error = ""  # why it is not up, or why its last probe failed
         self._timeout = connect_timeout_seconds
         self._token = token
+        self._tokenizer = tokenizer
         self._retired = False
         self._over = asyncio.Event()  # retired, and no leg is left
         self._legs: dict[tuple[str, int], Deliver] = {}
@@ -188,6 +192,8 @@ class WorkerLink:
     def _accept(self, info: pb.WorkerInfo) -> None:
         if info.role != self.role:
             raise WrongWorker(f"is a {info.role} worker but is listed under {self.role}: move it")
+        if info.tokenizer and self._tokenizer and info.tokenizer != self._tokenizer:
+            raise WrongWorker("has another tokenizer than this router: both must serve the same model")
         if info.instance != self.info.instance:
             self.prefixes.clear()
             self.pace = Pace()

@@ -45,10 +45,13 @@ class Helm:
         release: str = "v4serve",
         namespace: str = "v4serve-system",
         server: str = NEWEST,
+        kinds: str = "",
     ) -> str:
-        """The manifests as YAML. Raises HelmFailed."""
+        """The manifests as YAML; `kinds` = further ones of the server, GROUP/VERSION/KIND,... Raises HelmFailed."""
         text = values.read_text() if isinstance(values, Path) else json.dumps(values or {})
-        arguments = ("--namespace", namespace, "--kube-version", server, "--values", "-")
+        arguments = ["--namespace", namespace, "--kube-version", server, "--values", "-"]
+        if kinds:
+            arguments += ["--api-versions", kinds]
         return self.run("template", release, CHART, *arguments, text=text)
 
     def objects(self, values: Mapping[str, Any] | Path | None = None, **arguments: str) -> list[Json]:

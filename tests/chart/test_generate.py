@@ -90,6 +90,12 @@ REJECTED: list[tuple[str, Any]] = [
     ("fullnameOverride", "Not_A_Name"),
     ("tests.timeoutSeconds", 1),
     ("crds.install", "yes"),
+    ("logFormat", "text"),
+    ("monitoring.podMonitor.enabled", "yes"),
+    ("monitoring.rules.enabled", "always"),
+    ("monitoring.labels", {"release": 1}),
+    ("monitoring.slo.objective", 1),
+    ("monitoring.slo.objective", "99"),
     ("operator.serviceAccount", {"create": False}),  # and no name
 ]
 

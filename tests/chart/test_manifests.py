@@ -15,11 +15,12 @@ SNAPSHOT = CHART.parents[1] / "tests" / "chart" / "default.yaml"
 
 
 def test_the_default_is_as_recorded(helm: Helm) -> None:
-    """The definition is left out: it is a file of the chart."""
-    rendered = helm.template({"crds": {"install": False}})
+    """Definition and dashboards are left out: they are files of the chart."""
+    rendered = helm.template({"crds": {"install": False}, "monitoring": {"dashboards": {"enabled": False}}})
     assert rendered == SNAPSHOT.read_text(), (
         "after a wanted change: helm template v4serve charts/v4serve --namespace v4serve-system "
-        f"--kube-version {NEWEST} --set crds.install=false > tests/chart/default.yaml"
+        f"--kube-version {NEWEST} --set crds.install=false,monitoring.dashboards.enabled=false "
+        "> tests/chart/default.yaml"
     )
 
 
@@ -60,6 +61,22 @@ def _policy(objects: list[Json]) -> Json:
     return spec
 
 
+def _of_kind(objects: list[Json], kind: str) -> list[Json]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def _rules(objects: list[Json]) -> str:
+    return str([one["spec"] for one in _of_kind(objects, "PrometheusRule")])
+
+
+def _dashboards(objects: list[Json]) -> list[Json]:
+    return [one for one in _of_kind(objects, "ConfigMap") if "-dashboard-" in one["metadata"]["name"]]
+
+
+def _monitors(objects: list[Json]) -> list[Json]:
+    return [*_of_kind(objects, "PodMonitor"), *_of_kind(objects, "PrometheusRule")]
+
+
 def _has_name(objects: list[Json], kind: str, name: str) -> bool:
     return any(one["kind"] == kind and one["metadata"]["name"] == name for one in objects)
 
@@ -97,6 +114,7 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
         ),
     ),
     "fullnameOverride": ("other", lambda found: _deployment(found)["metadata"]["name"] == "other"),
+    "logFormat": ("json", lambda found: "--log-format=json" in _arguments(found)),
     "crds.install": (False, lambda found: "CustomResourceDefinition" not in {one["kind"] for one in found}),
     "watch.namespaces": (
         ["one", "two"],
@@ -152,8 +170,16 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
         lambda found: find(found, "ServiceAccount", "v4serve")["metadata"]["annotations"] == {"a": "b"},
     ),
     "operator.podAnnotations": (
-        {"a": "b"},
-        lambda found: _deployment(found)["spec"]["template"]["metadata"]["annotations"] == {"a": "b"},
+        {"a": "b", "prometheus.io/scrape": "false"},
+        lambda found: (
+            _deployment(found)["spec"]["template"]["metadata"]["annotations"]
+            == {
+                "a": "b",
+                "prometheus.io/scrape": "false",
+                "prometheus.io/port": "8080",
+                "prometheus.io/path": "/metrics",
+            }
+        ),
     ),
     "operator.podLabels": (
         {"a": "b", "app.kubernetes.io/component": "other"},
@@ -200,6 +226,67 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
         [_PEER],
         lambda found: _policy(found)["ingress"] == [{"from": [_PEER], "ports": [{"port": 8080, "protocol": "TCP"}]}],
     ),
+    "monitoring.labels": (
+        {"release": "prometheus", "app.kubernetes.io/name": "other"},
+        lambda found: (
+            [one["metadata"]["labels"]["release"] for one in _monitors(found)] == ["prometheus"] * 4
+            and all(one["metadata"]["labels"]["app.kubernetes.io/name"] == "v4serve" for one in _monitors(found))
+        ),
+    ),
+    "monitoring.annotations": (
+        {"a": "b"},
+        lambda found: [one["metadata"]["annotations"] for one in _monitors(found)] == [{"a": "b"}] * 4,
+    ),
+    "monitoring.podMonitor.enabled": (
+        True,
+        lambda found: len(_of_kind(found, "PodMonitor")) == 2 and not _of_kind(found, "PrometheusRule"),
+    ),
+    "monitoring.rules.enabled": (
+        True,
+        lambda found: len(_of_kind(found, "PrometheusRule")) == 2 and not _of_kind(found, "PodMonitor"),
+    ),
+    "monitoring.rules.runbooks": (
+        "https://pages.example/v4serve/",
+        lambda found: (
+            "'https://pages.example/v4serve/V4ServeRouterDown.md'" in _rules(found)
+            and "docs/runbooks" not in _rules(found)
+        ),
+    ),
+    "monitoring.slo.timeToFirstTokenSeconds": (
+        5,
+        lambda found: (
+            _rules(found).count('v4serve_time_to_first_token_seconds_bucket{le="5.0"}') == 4
+            and _rules(found).count('{le="0.1"}') == 4
+            and '{le="2.5"}' not in _rules(found)
+        ),
+    ),
+    "monitoring.slo.interTokenSeconds": (
+        "0.025",
+        lambda found: (
+            _rules(found).count('v4serve_inter_token_latency_seconds_bucket{le="0.025"}') == 4
+            and _rules(found).count('{le="2.5"}') == 4
+            and '{le="0.1"}' not in _rules(found)
+        ),
+    ),
+    "monitoring.slo.objective": (
+        0.995,
+        lambda found: _rules(found).count("(1 - 0.995)") == 8 and "0.99)" not in _rules(found),
+    ),
+    "monitoring.dashboards.enabled": (False, lambda found: not _dashboards(found)),
+    "monitoring.dashboards.labels": (
+        {"grafana_dashboard": "2", "a": "b"},
+        lambda found: (
+            {
+                (one["metadata"]["labels"]["grafana_dashboard"], one["metadata"]["labels"]["a"])
+                for one in _dashboards(found)
+            }
+            == {("2", "b")}
+        ),
+    ),
+    "monitoring.dashboards.annotations": (
+        {"grafana_folder": "models"},
+        lambda found: {one["metadata"]["annotations"]["grafana_folder"] for one in _dashboards(found)} == {"models"},
+    ),
     "tests.target": (
         "chat",
         lambda found: (_environment(found)["DEPLOYMENT"], _environment(found)["MAKE"]) == ("chat", "false"),
@@ -209,6 +296,8 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
 }
 # What a setting needs beside itself.
 _WITH = {"operator.serviceAccount.create": {"operator": {"serviceAccount": {"create": False, "name": "mine"}}}}
+_MONITORS = "monitoring.coreos.com/v1/PodMonitor,monitoring.coreos.com/v1/PrometheusRule"
+_KINDS = {name: _MONITORS for name in OPTIONS if name.startswith("monitoring.") and not name.endswith(".enabled")}
 
 
 def test_every_setting_has_a_case() -> None:
@@ -219,7 +308,7 @@ def test_every_setting_has_a_case() -> None:
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_setting_changes_what_it_says(helm: Helm, name: str) -> None:
     value, holds = OPTIONS[name]
-    assert holds(helm.objects(_WITH.get(name, nested(name, value))))
+    assert holds(helm.objects(_WITH.get(name, nested(name, value)), kinds=_KINDS.get(name, "")))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tiny_config import CONFIG
 from v4_core.errors import ConfigError
-from v4_core.fingerprint import SAMPLE_BYTES, fingerprint
+from v4_core.fingerprint import SAMPLE_BYTES, fingerprint, tokenizer_digest
 from v4_core.geometry import CacheGeometry
 
 GEOMETRY = CacheGeometry(CONFIG, "bf16", "bf16")
@@ -110,3 +110,19 @@ def test_a_truncated_shard_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_a_missing_shard_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*gone.safetensors: No such file"):
         of(tmp_path / "gone.safetensors")
+
+
+def test_tokenizers_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    assert tokenizer_digest(tmp_path) == ""
+    seen = set()
+    for text in ("{}", "{ }"):
+        (tmp_path / "tokenizer.json").write_text(text)
+        seen.add(tokenizer_digest(tmp_path))
+    assert len(seen) == 2
+    assert "" not in seen
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").mkdir()
+    with pytest.raises(ConfigError, match=r"tokenizer\.json"):
+        tokenizer_digest(tmp_path)

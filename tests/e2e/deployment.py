@@ -42,15 +42,12 @@ def reference(engine: Engine, ids: list[int], max_tokens: int, sampling: Samplin
 
 
 async def held(url: str) -> dict[str, float]:
-    """Sums over all workers of what is in use."""
+    """Sums over all workers that are up of what is in use."""
     async with httpx.AsyncClient() as client:
-        text = (await client.get(f"{url}/metrics")).text
-    sums: dict[str, float] = {}
-    for line in text.splitlines():
-        for name in ("blocks_used", "tails_used", "leases", "running", "waiting"):
-            if line.startswith(f"v4serve_worker_{name}{{"):
-                sums[name] = sums.get(name, 0.0) + float(line.rpartition(" ")[2])
-    return sums
+        workers = (await client.get(f"{url}/fleet")).json()["workers"]
+    loads = [worker["load"] for worker in workers if worker["up"]]
+    names = ("blocks_used", "tails_used", "leases", "running", "waiting")
+    return {name: sum(load[name] for load in loads) for name in names if loads}
 
 
 def dumps(value: object) -> str:

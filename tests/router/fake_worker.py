@@ -107,6 +107,7 @@ class FakeWorker(rpc.WorkerServicer):
         self.remembers = False  # finds prefixes of earlier prompts, of the same tenant only
         self._known: set[bytes] = set()
         self.fingerprint = "one"
+        self.tokenizer = ""
         self.max_model_len = max_model_len
         self.starts: list[pb.Start] = []
         self.cancels: list[pb.Cancel] = []
@@ -161,6 +162,7 @@ class FakeWorker(rpc.WorkerServicer):
             vocab_size=VOCAB,
             eos_token_id=EOS,
             load=self._load(),
+            tokenizer=self.tokenizer,
         )
 
     async def Serve(self, requests: AsyncIterator[pb.ToWorker], context: Any) -> AsyncIterator[pb.FromWorker]:

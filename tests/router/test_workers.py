@@ -74,6 +74,17 @@ async def test_the_component_token(tmp_path: Path) -> None:
         await until(lambda: link.up, "the file was read again")
 
 
+async def test_a_worker_with_another_tokenizer_is_not_used() -> None:
+    """While a model is changed, routers and workers of both are there: ids of one mean nothing to the other."""
+    worker = FakeWorker("decode", Caches())
+    worker.tokenizer = "other"
+    async with linked(worker, tokenizer="own") as link:
+        await until(lambda: "another tokenizer" in link.error, "refused")
+        assert not link.up
+        worker.tokenizer = "own"
+        await until(lambda: link.up, "the same tokenizer")
+
+
 class WithoutServe(FakeWorker):
     """Describes itself, and does no more."""
 
@@ -91,11 +102,11 @@ class WithoutServe(FakeWorker):
 
 @asynccontextmanager
 async def linked(
-    worker: FakeWorker, *, connect_timeout_seconds: float = 5.0, token: TokenFile | None = None
+    worker: FakeWorker, *, connect_timeout_seconds: float = 5.0, token: TokenFile | None = None, tokenizer: str = ""
 ) -> AsyncIterator[WorkerLink]:
     """The link to a started worker, running."""
     await worker.start()
-    link = WorkerLink(worker.endpoint(), connect_timeout_seconds, token)
+    link = WorkerLink(worker.endpoint(), connect_timeout_seconds, token, tokenizer)
     running = asyncio.create_task(link.run())
     try:
         yield link

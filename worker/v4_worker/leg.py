@@ -17,6 +17,7 @@ from v4_engine.errors import CapacityError
 from v4_engine.sequence import Key, Request
 from v4_kvtransfer.leases import End, Lease
 from v4_worker.messages import event, failed, token_event
+from v4_worker.spans import Phases
 from v4_worker.stream import RouterStream
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Leg:
     """What every leg does: submit, pass tokens on, end once."""
 
     waits = True  # for its turn: nothing was computed yet
+    first_phase = "queue"
 
     def __init__(self, worker: "Worker", request: Request, start: pb.Start, stream: RouterStream) -> None:
         self.worker, self.request, self.start_message, self.stream = worker, request, start, stream
@@ -39,10 +41,13 @@ class Leg:
         self.open = dict.fromkeys(range(first, first + request.n), len(request.output))  # choice -> its next token
         self.streaming = False  # a token was sent, or the cache of one that prefill sent is here
         self.ended = False
+        self.drawn = 0  # tokens, of all choices
         self._arrived = time.monotonic()
         self._admitted: float | None = None  # when, until the first token
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.phases = Phases(worker.tracing, start, worker.address)
+        self.phases.enter(self.first_phase, self._arrived)
         if start.deadline_ms:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(start.deadline_ms / 1000, self._expire)
@@ -62,7 +67,9 @@ class Leg:
     def _ran(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("request %s, attempt %d", *self.key[:2], exc_info=error)
+            request, attempt = self.key[:2]
+            fields = {"id": request, "attempt": attempt}
+            log.error("request %s, attempt %d", request, attempt, exc_info=error, extra={"fields": fields})
             self.fail(pb.INTERNAL, f"{type(error).__name__}: {error}")
 
     async def begin(self) -> None:
@@ -83,9 +90,18 @@ class Leg:
         if isinstance(happened, Admitted):
             self._admitted = now
             self.worker.metrics.prompt_queue.observe(now - self._arrived)
-        elif isinstance(happened, Token) and self._admitted is not None:
-            self.worker.metrics.prompt_prefill.observe(now - self._admitted)
-            self._admitted = None
+            self.phases.enter("prefill", now)
+            self.phases.note({"prompt_tokens": len(self.request.prompt), "cached_tokens": happened.cached})
+        elif isinstance(happened, Token):
+            self.drawn += 1
+            if self._admitted is not None:
+                self.worker.metrics.prompt_prefill.observe(now - self._admitted)
+                self._admitted = None
+                self.computed(now)
+
+    def computed(self, now: float) -> None:
+        """The prompt is, and its first token is drawn."""
+        self.phases.enter("decode", now)
 
     def on_event(self, happened: Event) -> None:
         """What the engine says of this request."""
@@ -110,6 +126,7 @@ class Leg:
 
     def complete(self) -> None:
         """Every choice has ended; the engine has freed each by itself."""
+        self._end_phase("finished")
         self.close()
 
     def being_read(self) -> bool:
@@ -125,11 +142,13 @@ class Leg:
             tokens = pb.Tokens(choice=choice, start=index, finish=pb.MIGRATE)
             self.stream.put(event(self.request, tokens=tokens))
         self.stream.flush()
+        self._end_phase("handed_back")
         self.cancel()
 
     def fail(self, reason: pb.Reason, message: str, queue_length: int = 0) -> None:
         """End the leg, telling the router why, and free what it holds."""
         if not self.ended:
+            self._end_phase(pb.Reason.Name(reason).lower(), message)
             self.stream.put(failed(self.request, reason, message, queue_length))
             self.stream.flush()
             self.cancel()
@@ -150,9 +169,15 @@ class Leg:
     def close(self) -> None:
         """The leg is over here."""
         self.ended = True
+        self._end_phase("cancelled")
         if self._timer is not None:
             self._timer.cancel()
         self.worker.legs.pop(self.key, None)
+
+    def _end_phase(self, how: str, failure: str = "") -> None:
+        """The first one that says how a leg ended is right."""
+        self.phases.note({"generated_tokens": self.drawn})
+        self.phases.end(how, time.monotonic(), failure)
 
     def _expire(self) -> None:
         self.fail(pb.DEADLINE, f"not finished within {self.start_message.deadline_ms / 1000:g} s")

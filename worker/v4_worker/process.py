@@ -16,6 +16,7 @@ import torch
 from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling
 from v4_core.token import TokenFile
+from v4_core.tracing import Tracing, tracing
 from v4_engine.counts import Counts
 from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.sequence import Request
@@ -36,12 +37,13 @@ _LARGE = 1 << 30  # bytes of weights
 
 def run(config: WorkerConfig, role: str, kinds: LegKinds) -> None:
     """Run one worker until a signal or a fatal error ends it. Raises ConfigError, WorkerError."""
-    asyncio.run(_Process(config, role, kinds).run())
+    with tracing(f"v4serve-{role}") as spans:
+        asyncio.run(_Process(config, role, kinds, spans).run())
 
 
 class _Process:
-    def __init__(self, config: WorkerConfig, role: str, kinds: LegKinds) -> None:
-        self._config, self._role, self._kinds = config, role, kinds
+    def __init__(self, config: WorkerConfig, role: str, kinds: LegKinds, spans: Tracing | None = None) -> None:
+        self._config, self._role, self._kinds, self._tracing = config, role, kinds, spans
         self._token = None if config.token_file is None else TokenFile(config.token_file)
         self._metrics = WorkerMetrics()
         self._condition = self._metrics.condition
@@ -77,8 +79,8 @@ class _Process:
             yield
 
     async def _serve(self, loaded: Loaded) -> None:
-        config = self._config
-        worker = Worker(config, self._role, loaded, self._kinds, self._metrics, self._failed, self._token)
+        config, metrics = self._config, self._metrics
+        worker = Worker(config, self._role, loaded, self._kinds, metrics, self._failed, self._token, self._tracing)
         server = await WorkerServer.start(worker, config.host, config.port)
         self._condition.become("ready")
         log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint[:16])

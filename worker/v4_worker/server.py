@@ -1,6 +1,7 @@
 """A worker's gRPC server: router streams, transfers, health. Knows how to start and stop it, not when."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -24,6 +25,7 @@ _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # a taken port is an error, not a second owner
 )
 _SWEEP_SECONDS = 0.5
+_ANY = ("0.0.0.0", "::", "[::]")  # no address of one host
 
 
 class WorkerService(pb_grpc.WorkerServicer):
@@ -82,7 +84,9 @@ class WorkerServer:
         pb_grpc.add_WorkerServicer_to_server(WorkerService(worker), self._server)
         sent = worker.metrics.leased_bytes_sent.inc
         TransferService(worker.memory, worker.leases, worker.fingerprint, on_sent=sent).add_to(self._server)
-        self.address = f"{host}:{_bind(self._server, host, port)}"
+        port = _bind(self._server, host, port)
+        self.address = f"{host}:{port}"
+        worker.address = self.address if host not in _ANY else f"{socket.gethostname()}:{port}"
         await self._server.start()
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         self._sweep = asyncio.create_task(worker.leases.sweep(_SWEEP_SECONDS))

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 import grpc.aio
 
 from v4_core.errors import RequestError
+from v4_core.fingerprint import tokenizer_digest
 from v4_core.token import TokenFile
+from v4_core.tracing import Tracing
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.loading import Loaded
 from v4_engine.sequence import Key
@@ -51,13 +53,17 @@ class Worker:
         metrics: WorkerMetrics,
         on_fatal: Callable[[BaseException], None],
         token: TokenFile | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """`token`: what callers must show here, and what this worker shows to others."""
         engine = loaded.engine
         self.config, self.role, self.fingerprint = config, role, loaded.fingerprint
         self.instance = uuid.uuid4().hex
+        self.tokenizer = tokenizer_digest(config.model)
         self.model, self.engine_limits = engine.config, engine.limits
         self.token = token
+        self.tracing = tracing
+        self.address = ""  # once it is served
         self.memory = HostMemory(engine.geometry, *engine.memory.host_view())
         self.leases = LeaseTable(config.lease_seconds, self._lease_ended)
         self.legs: dict[Key, Leg] = {}
@@ -142,6 +148,7 @@ class Worker:
             index_format=self.memory.geometry.index,
             lease_seconds=self.config.lease_seconds,
             cache_bytes=self.memory.slabs.nbytes + self.memory.tails.nbytes,
+            tokenizer=self.tokenizer,
         )
 
     def begin_drain(self) -> None:

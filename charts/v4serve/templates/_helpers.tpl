@@ -103,3 +103,28 @@ no release
 {{- define "v4serve.testName" -}}
 {{- printf "test-%s" (include "v4serve.fullname" .) | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
+
+{{/* "true" where objects of a kind of Prometheus Operator are made: (dict "context" ROOT "enabled" VALUE "kind" KIND). */}}
+{{- define "v4serve.wanted" -}}
+{{- if eq (toString .enabled) "auto" -}}
+{{- .context.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) -}}
+{{- else -}}
+{{- .enabled -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of PodMonitors and PrometheusRules. */}}
+{{- define "v4serve.monitoringLabels" -}}
+{{- toYaml (merge (include "v4serve.labels" . | fromYaml) .Values.monitoring.labels) -}}
+{{- end -}}
+
+{{/* An objective in seconds as the label `le` of its bucket: (dict "name" NAME "seconds" VALUE). */}}
+{{- define "v4serve.bucket" -}}
+{{- $bounds := list "0.0005" "0.001" "0.0025" "0.005" "0.01" "0.025" "0.05" "0.1" "0.25" "0.5" "1.0" "2.5" "5.0" "10.0" "30.0" "60.0" "120.0" "300.0" -}}
+{{- $text := toString .seconds -}}
+{{- $bound := contains "." $text | ternary $text (printf "%s.0" $text) -}}
+{{- if not (has $bound $bounds) -}}
+{{- fail (printf "monitoring.slo.%s: %s is no bound of a bucket: choose one of %s" .name $text (join ", " $bounds)) -}}
+{{- end -}}
+{{- $bound -}}
+{{- end -}}

@@ -49,7 +49,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "eos_token_id", "load", "format", "index_format", "lease_seconds", "cache_bytes")
+    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "eos_token_id", "load", "format", "index_format", "lease_seconds", "cache_bytes", "tokenizer")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class WorkerInfo(_message.Message):
     INDEX_FORMAT_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     role: str
     instance: str
     fingerprint: str
@@ -72,7 +73,8 @@ class WorkerInfo(_message.Message):
     index_format: str
     lease_seconds: float
     cache_bytes: int
-    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., format: _Optional[str] = ..., index_format: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., cache_bytes: _Optional[int] = ...) -> None: ...
+    tokenizer: str
+    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., format: _Optional[str] = ..., index_format: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., cache_bytes: _Optional[int] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "queued_tokens", "slots_total", "slots_free", "slots_evictable", "blocks_used", "checkpoint_slots_used", "tails_total", "tails_used", "leases", "draining", "transferred_bytes", "preemptions")
@@ -123,7 +125,7 @@ class Cancel(_message.Message):
     def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("request", "attempt", "leg", "prompt_ids", "output_ids", "n", "first_choice", "max_tokens", "ignore_eos", "stop_token_ids", "sampling", "tenant", "deadline_ms", "source")
+    __slots__ = ("request", "attempt", "leg", "prompt_ids", "output_ids", "n", "first_choice", "max_tokens", "ignore_eos", "stop_token_ids", "sampling", "tenant", "deadline_ms", "source", "traceparent", "tracestate")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     LEG_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +140,8 @@ class Start(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     request: str
     attempt: int
     leg: Leg
@@ -152,7 +156,9 @@ class Start(_message.Message):
     tenant: bytes
     deadline_ms: int
     source: Source
-    def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[_Union[Leg, str]] = ..., prompt_ids: _Optional[bytes] = ..., output_ids: _Optional[bytes] = ..., n: _Optional[int] = ..., first_choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tenant: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., source: _Optional[_Union[Source, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    tracestate: str
+    def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[_Union[Leg, str]] = ..., prompt_ids: _Optional[bytes] = ..., output_ids: _Optional[bytes] = ..., n: _Optional[int] = ..., first_choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tenant: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., source: _Optional[_Union[Source, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class Source(_message.Message):
     __slots__ = ("address", "lease")

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from tests.cluster.machine import cache
 from tests.cluster.machine.errors import ClusterError, CommandFailed, PartMissing
-from tests.cluster.machine.recipes import clients, crd_server, debian, kubernetes
+from tests.cluster.machine.recipes import clients, crd_server, debian, kubernetes, prometheus
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 
@@ -58,6 +58,14 @@ def parts() -> Parts:
 def client_tools() -> Path:
     """Folder with kubectl and helm. Raises CommandFailed, OSError."""
     return _made(clients)
+
+
+def prometheus_tools() -> Path:
+    """Folder with prometheus and promtool. Raises PartMissing."""
+    try:
+        return _made(prometheus)
+    except (CommandFailed, OSError) as error:
+        raise PartMissing(f"Prometheus could not be had: {error}") from error
 
 
 def crd_server_binary() -> Path:

@@ -65,6 +65,12 @@ class Suite:
         """Download the files of a source package, `NAME=VERSION`."""
         run([*_APT, "source", "--download-only", package], cwd=into, env=self._env)
 
+    def package(self, package: str, into: Path) -> Path:
+        """The .deb file of one package, without what it depends on."""
+        run([*_APT, "download", package], cwd=into, env=self._env)
+        (file,) = into.glob(f"{package}_*.deb")
+        return file
+
     def download(self, package: str) -> list[Path]:
         """The .deb files of a package and of all it depends on."""
         run([*_APT, "install", "-y", "--download-only", package], env=self._env)
