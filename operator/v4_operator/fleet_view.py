@@ -46,8 +46,8 @@ class FleetView:
         return [found[address] for address in sorted(found)]
 
     def slots(self, role: str, revision: str) -> list[int]:
-        """Block slots of each such worker."""
-        loads = (worker.get("load") or {} for worker in self.workers(role, revision))
+        """Block slots of each such worker that stays."""
+        loads = (worker.get("load") or {} for worker in self.workers(role, revision) if not worker.get("leaving"))
         return [int(load["slots_total"]) for load in loads if load.get("slots_total")]
 
     def _of(self, revision: str) -> Iterable[Json]:

@@ -48,7 +48,7 @@ def _pool(now: Situation, role: WorkerRole) -> dict[str, Any]:
     desired, ready = getattr(now.wanted, role), getattr(now.current.ready, role)
     updated = [now.updated(d) for d in now.deployments if role in CONTAINERS[label(d, ROLE_LABEL)]]
     labels = selector(now.v4d, pod_role)
-    return {
+    pool = {
         "summary": f"{ready}/{desired}",
         "replicas": sum(len(now.live.pods_of(each)) for each in CONTAINERS if role in CONTAINERS[each]),
         "desired": desired,
@@ -57,6 +57,7 @@ def _pool(now: Situation, role: WorkerRole) -> dict[str, Any]:
         "revision": now.revision,
         "selector": ",".join(f"{key}={value}" for key, value in labels.items()),
     }
+    return present(pool)  # no revision while there is none to say: older servers refuse a pool with an empty one
 
 
 def _transport(now: Situation) -> dict[str, Any]:

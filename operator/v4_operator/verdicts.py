@@ -1,11 +1,13 @@
 """Ready, Progressing and Degraded: what is true of a situation, why, and what to do about it. Pure."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from v4_core.kubernetes import WorkerRole
 from v4_operator.capacity import planned
 from v4_operator.conditions import Condition
-from v4_operator.live import count
+from v4_operator.deadline import ready_since
+from v4_operator.live import count, holds, replicas
 from v4_operator.rollout import Wish, outage
 from v4_operator.situation import Situation
 from v4_operator.troubles import Trouble
@@ -13,6 +15,7 @@ from v4_operator.troubles import Trouble
 OUTAGE = "Outage"  # reason: nothing serves, as was asked for
 
 _CAPACITY_SHARE = 0.05  # that reported slots may differ from planned ones
+_PROBED_AFTER = timedelta(seconds=10)  # routers try again every other second
 _ROLES: tuple[WorkerRole, WorkerRole] = ("prefill", "decode")
 
 
@@ -73,7 +76,9 @@ def _progressing(now: Situation) -> Condition:
         return Condition("Progressing", True, OUTAGE, f"{message}; {_counts(now)}")
     if now.olds:
         return Condition("Progressing", True, "RollingOut", f"{_counts(now)}{_others(now)}")
-    return Condition("Progressing", True, "Updating" if now.current.settled else "Creating", _counts(now))
+    if now.current.settled:
+        return Condition("Progressing", True, "Updating", f"{_counts(now)}; {_updated(now)}")
+    return Condition("Progressing", True, "Creating", _counts(now))
 
 
 def _degraded(now: Situation) -> Condition:
@@ -93,10 +98,18 @@ def _troubles(now: Situation) -> Iterator[Trouble]:
     if now.stalled and not now.troubles:
         yield Trouble("ProgressDeadlineExceeded", f"no progress in time: {_why_not_ready(now)[1]}")
     error = now.fleet.error(now.revision)
-    if error and now.current.ready.pairs and not now.fleet.served(now.revision):
+    if error and _probed_long_enough(now) and not now.fleet.served(now.revision):
         yield Trouble("ProbeFailed", f"a token did not go through prefill, transfer and decode: {error}")
     for role in _ROLES:
         yield from _mismatch(now, role)
+
+
+def _probed_long_enough(now: Situation) -> bool:
+    """Whether pairs have been ready for so long that routers must have reached them."""
+    pods = [pod for pod in now.worker_pods if holds(pod, "Ready")]
+    return bool(now.current.ready.pairs and pods) and (
+        now.live.observed.now - max(map(ready_since, pods)) >= _PROBED_AFTER
+    )
 
 
 def _attempt(now: Situation) -> str:
@@ -124,9 +137,16 @@ def _counts(now: Situation) -> str:
     return f"{pools} of revision {now.revision} are ready"
 
 
+def _updated(now: Situation) -> str:
+    """How far a change of pods alone has come."""
+    updated, wanted = sum(map(now.updated, now.deployments)), sum(map(replicas, now.deployments))
+    return f"{updated} of {wanted} worker pods are as the spec has them"
+
+
 def _others(now: Situation) -> str:
     """What becomes of old revisions."""
-    return f"; revision {', '.join(sorted(old.revision for old in now.olds))} still serves" if now.olds else ""
+    serving = sorted(old.revision for old in now.olds if old.ready.pairs and (old.probed or old.settled))
+    return f"; revision {', '.join(serving)} still serves" if serving else ""
 
 
 def _outage(now: Situation) -> bool:

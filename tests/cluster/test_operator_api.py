@@ -243,6 +243,17 @@ def test_namespaces_go_with_an_operator_that_does_not_fight_it_and_without_one(
         assert not operator.says("NameTaken")
 
 
+@pytest.mark.parametrize("example", sorted((ROOT / "examples/planned").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_the_engine_lacks_is_said_of_a_new_one(space: Space, example: Path) -> None:
+    """Nothing was made of it before, so that its status is new as a whole."""
+    space.start().serving()
+    body = yaml.safe_load(example.read_text())
+    space.kubectl("apply", "--filename=-", text=json.dumps(body | {"metadata": {"name": "d"}}))
+    space.wait(lambda: space.condition("Degraded").get("reason") == "EngineLacks", "it is said")
+    assert space.condition("Ready")["status"] == "False"
+    assert space.children() == []
+
+
 def test_deleted_and_made_again_at_once(space: Space) -> None:
     operator = space.start().serving()
     space.apply()

@@ -26,6 +26,9 @@ def test_ready_needs_a_probe_and_not_just_pods() -> None:
         world.reconcile()
     assert world.status["decode"]["summary"] == "1/1"
     assert verdict(world, "Ready") == ("False", "NotProbed")
+    assert verdict(world, "Degraded") == ("False", "AsExpected"), "routers may still be on their way"
+    world.tick(10)
+    world.reconcile()
     assert verdict(world, "Degraded") == ("True", "ProbeFailed")
     assert "transfer refused" in world.condition("Ready")["message"]
     world.unprobed.clear()
@@ -238,3 +241,41 @@ def test_pods_that_a_quota_forbids_are_told_of() -> None:
     world.now += timedelta(seconds=1801)
     world.reconcile()
     assert verdict(world, "Progressing") == ("False", "ProgressDeadlineExceeded")
+
+
+def test_a_new_one_that_cannot_be_followed_says_so() -> None:
+    """Nothing was made of it, so that it has no revision to tell of."""
+    world = World({"decode": {"parallel": {"tensor": 2}}})
+    world.reconcile()
+    assert verdict(world, "Degraded") == ("True", "EngineLacks")
+    assert "revision" not in world.status["decode"]
+    assert world.status["decode"]["desired"] == 1
+
+
+def test_a_revision_that_never_served_does_not_still_serve() -> None:
+    world = World()
+    first = world.settle().status["revision"]
+    world.change({"model": {"revision": "b"}})
+    world.unprobed.add(world.reconcile().status["revision"])
+    world.tick(2)
+    world.change({"model": {"revision": None}})
+    made = world.reconcile()
+    assert made.status["revision"] == first
+    assert "still serves" not in world.condition("Progressing")["message"]
+
+
+def test_a_change_of_pods_alone_tells_how_far_it_is() -> None:
+    world = World({"decode": {"replicas": 2}})
+    world.settle()
+    world.change({"decode": {"resources": {"requests": {"cpu": "2"}}}})
+    world.reconcile()
+    assert verdict(world, "Progressing") == ("True", "Updating")
+    assert "1 of 3 worker pods are as the spec has them" in world.condition("Progressing")["message"]
+
+
+def test_slots_of_workers_that_leave_are_not_reported() -> None:
+    def worker(address: str, leaving: bool) -> Obj:
+        load = {"slots_total": 7}
+        return {"address": address, "role": "decode", "revision": "a", "up": True, "leaving": leaving, "load": load}
+
+    assert FleetView([{"workers": [worker("1", False), worker("2", True)]}]).slots("decode", "a") == [7]

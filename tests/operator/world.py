@@ -5,7 +5,7 @@ Time passes in ticks of a second. A revision's pods can be told never to start, 
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -100,6 +100,7 @@ class World:
             self._write(obj)
         for child in made.prune:
             self._delete(child)
+        assert not any(_empty_texts(made.status)), "server 1.20 refuses a new part of a status with an empty text in it"
         if made.status != self.status:
             self.status = dict(made.status)
             self.writes += 1
@@ -342,6 +343,17 @@ class World:
     def _pods_of(self, deployment: Obj) -> list[Obj]:
         name = deployment["metadata"]["name"]
         return [pod for pod in self.of("Pod") if pod["metadata"]["ownerReferences"][0]["name"] == name]
+
+
+def _empty_texts(value: Any) -> Iterator[bool]:
+    """One for each."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _empty_texts(part)
+    elif value == "":
+        yield True
 
 
 def _revision(obj: Obj) -> str:
