@@ -15,7 +15,7 @@ FROM ${PYTHON_IMAGE} AS router-packages
 COPY . /source
 RUN python3 -m venv --without-pip /opt/v4serve
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m pip --python /opt/v4serve install -c /source/constraints.txt "/source[router,operator]"
+    python3 -m pip --python /opt/v4serve install -c /source/constraints.txt "/source[router,operator,tracing]"
 
 FROM ${PYTHON_IMAGE} AS router
 COPY --from=router-packages /opt/v4serve /opt/v4serve
@@ -42,7 +42,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
         ${TORCH_INDEX:+--no-deps --index-url "${TORCH_INDEX}"} torch
 COPY . /source
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m pip --python /opt/v4serve install -c /source/constraints.txt "/source[local,fetch]"
+    python3 -m pip --python /opt/v4serve install -c /source/constraints.txt "/source[local,fetch,tracing]"
 # Operators of the CPU, compiled by a short run. On a processor of another kind they are compiled at the start instead.
 RUN NUMBA_CACHE_DIR=/opt/v4serve-compiled HOME=/tmp \
     /opt/v4serve/bin/v4serve generate --prompt "It was" --max-tokens 400 --temperature 0

@@ -335,6 +335,20 @@ async def test_a_decode_leg_without_a_source_is_refused() -> None:
     await node.stop()
 
 
+async def test_a_bug_is_logged_with_its_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await Node.start("prefill")
+    with monkeypatch.context() as broken:
+        broken.setattr(node.worker.engine, "call", lambda _: 1 / 0)
+        node.send(start(prompt(5), pb.PREFILL, "r7"))
+        assert (await node.event("failed", "r7")).failed.reason == pb.INTERNAL
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert (record.getMessage(), vars(record)["fields"]) == ("request r7, attempt 0", {"id": "r7", "attempt": 0})
+    await node.empty()
+    await node.stop()
+
+
 async def test_channels_to_workers_that_are_gone_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_MOST_CHANNELS", 3)
     node = await Node.start("decode")
