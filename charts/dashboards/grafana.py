@@ -27,20 +27,6 @@ def row(title: str, *panels: Panel) -> Row:
     return Row(title, panels)
 
 
-def chosen(name: str, label: str, values: Sequence[str], default: str) -> Json:
-    """A variable with these values to choose from."""
-    options = [{"selected": value == default, "text": value, "value": value} for value in values]
-    current = {"selected": True, "text": default, "value": default}
-    return {
-        "name": name,
-        "label": label,
-        "type": "custom",
-        "query": ",".join(values),
-        "options": options,
-        "current": current,
-    }
-
-
 def typed(name: str, label: str, default: str) -> Json:
     """A variable that the reader types in."""
     return {

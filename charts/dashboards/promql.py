@@ -48,9 +48,8 @@ def tails(matchers: str = "", by: str = "role") -> str:
 
 
 def achieved() -> str:
-    """Bytes per second of a transfer while it moves: without the time in which prefill had nothing to send."""
-    moving = f"{rate('v4serve_transfer_seconds_sum')} - {rate('v4serve_transfer_wait_seconds_sum')}"
-    return f"{rate('v4serve_transfer_bytes_total')} / ({moving} > 0)"
+    """Bytes per second of a transfer while it moves."""
+    return f"{rate('v4serve_transfer_bytes_total')} / ({rate('v4serve_transfer_seconds_sum')} > 0)"
 
 
 def busiest_link() -> str:

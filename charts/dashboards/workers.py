@@ -103,9 +103,9 @@ def _leases() -> Row:
         ),
         lines(
             "Ends of leases",
-            "How do they end? released: decode has the cache; expired: nobody came in time; dropped: the request was "
-            "given up.",
-            Look("cps", colors={"released": "green", "dropped": "yellow", "expired": "red"}),
+            "How do they end? released: decode has the cache; expired: nobody came in time; unneeded: the first "
+            "token was the last; dropped: the request was given up.",
+            Look("cps", colors={"released": "green", "unneeded": "blue", "dropped": "yellow", "expired": "red"}),
             Query(rate("v4serve_leases_total", by="end"), "{{end}}"),
             stacked=True,
         ),
@@ -157,7 +157,7 @@ def _transfer() -> Row:
         ),
         lines(
             "Duration",
-            "How long does a transfer move?",
+            "How long does a transfer move, without the time in which prefill had nothing to send?",
             Look("s"),
             *quantiles("v4serve_transfer_seconds"),
             width=6,

@@ -29,7 +29,7 @@ class Unreachable(V4Error):
     """No router answers at an address; the reason apart from what to do about it."""
 
     def __init__(self, url: str, reason: str, remedy: str) -> None:
-        super().__init__(f"no answer from a router at {url}: {reason}; {remedy}")
+        super().__init__(f"no v4serve router answers at {url}: {reason}; {remedy}")
         self.reason = reason
 
 

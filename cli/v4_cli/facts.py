@@ -27,11 +27,12 @@ _METRICS = {
     ITL,
     _ROOM,
 }
-_TRANSFERS = ("transfers", "transferred_bytes", "transfer_seconds")  # of each revision in /fleet
+_TRANSFERS = ("transfers", "transferred_bytes", "transfer_seconds")  # of all revisions ever, from /fleet
+_ROUTER = ("version", "served_name", "ready", "requests")
 _NO_FAULT = {"ok", "client_gone"}
 _ROLES = ("prefill", "decode")
 
-# Sums by name and detail: the outcome of requests, the bound of a bucket, the revision of transfers.
+# Sums by name and detail: the outcome of requests, the bound of a bucket.
 Values = Mapping[str, Mapping[str, float]]
 
 
@@ -128,9 +129,8 @@ def scrape(at: float, fleet: Mapping[str, Any], text: str) -> Scrape:
             if sample.name in _METRICS:
                 detail = sample.labels.get("le") or sample.labels.get("outcome", "")
                 values[sample.name][detail] += sample.value
-    for revision in fleet["revisions"]:
-        for name in _TRANSFERS:
-            values[name][revision["revision"]] += revision[name]
+    for name in _TRANSFERS:
+        values[name][""] += fleet["router"][name]
     return Scrape(at, fleet, {name: dict(details) for name, details in values.items()})
 
 
@@ -178,10 +178,10 @@ def facts(before: Scrape, after: Scrape) -> Facts:
     requests = grown("v4serve_requests_total")
     prompt = grown("v4serve_prompt_tokens_total")
     moved = grown("transferred_bytes")
-    workers = after.fleet["workers"]
+    router, workers = after.fleet["router"], after.fleet["workers"]
     return Facts(
         seconds=seconds,
-        router={**after.fleet["router"], "waiting_for_room": total(_ROOM)},
+        router={**{name: router[name] for name in _ROUTER}, "waiting_for_room": total(_ROOM)},
         requests=rate(requests),
         failed=rate({outcome: count for outcome, count in requests.items() if outcome not in _NO_FAULT}),
         prompt_tokens=rate(prompt),

@@ -26,10 +26,20 @@ import typer
 from v4_cli.errors import USAGE, DeploymentError
 from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, LogFormatFlag
 from v4_cli.processes import Child, describe_end, stop, until_signal
-from v4_cli.topology import HOST, LocalConfig, Process, Role, lost_role, processes, served_name, threads_per_worker
+from v4_cli.topology import (
+    HOST,
+    LocalConfig,
+    Process,
+    Role,
+    lost_role,
+    processes,
+    scrape_config,
+    served_name,
+    threads_per_worker,
+)
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError, V4Error
-from v4_core.logs import LogFormat, configure, relayed
+from v4_core.logs import CLOCK, LogFormat, configure, relayed
 from v4_core.settings import load
 
 Command = Callable[[Process, Path], Sequence[str]]  # what starts a process, given its settings file
@@ -46,8 +56,9 @@ def own_command(process: Process, settings: Path) -> Sequence[str]:
 
 
 def log_to_stderr(name: str, line: str) -> None:
-    """One line, behind the name of the process that wrote it."""
-    print(f"{name:<10}| {line}", file=sys.stderr, flush=True)
+    """One line, behind the name of the process that wrote it, and the time where that process does not say it."""
+    said = f"{time.strftime(CLOCK)} {line}" if name == "v4serve" else line
+    print(f"{name:<10}| {said}", file=sys.stderr, flush=True)
 
 
 def log_as_json(name: str, line: str) -> None:
@@ -68,6 +79,7 @@ class LocalDeployment:
     def __init__(self, config: LocalConfig, *, log: Log = log_to_stderr, command: Command = own_command) -> None:
         self.config = config
         self.url = ""
+        self.prometheus = Path()  # a configuration file for Prometheus, there as long as the deployment
         self._log = log
         self._command = command
         self._children: dict[Process, Child] = {}
@@ -124,9 +136,13 @@ class LocalDeployment:
         folder = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="v4serve-")))
         threads = threads_per_worker(_cpus(), workers)
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONUNBUFFERED": "1"}
-        for process in processes(self.config, port, _free_ports(workers)):
+        ports = _free_ports(2 * workers + 1, port)
+        started = processes(self.config, port, ports[:workers], ports[workers:])
+        self.prometheus = folder / "prometheus.yaml"
+        self.prometheus.write_text(json.dumps(scrape_config(started), indent=2), encoding="utf-8")
+        for process in started:
             settings = folder / f"{process.name}.yaml"
-            settings.write_text(json.dumps(process.settings), encoding="utf-8")  # JSON is YAML
+            settings.write_text(json.dumps(process.settings), encoding="utf-8")  # JSON is YAML, here and above
             child = await Child.start(
                 process.name, self._command(process, settings), environment, self._line_logger(process.name)
             )
@@ -172,7 +188,7 @@ class LocalDeployment:
 async def serve(config: LocalConfig, command: Command = own_command) -> None:
     """Serve until cancelled. Raises ConfigError or DeploymentError."""
     async with LocalDeployment(config, log=LOGS[config.log_format], command=command) as deployment:
-        print(_greeting(deployment.url, served_name(config.model)), flush=True)
+        print(_greeting(deployment, served_name(config.model)), flush=True)
         await deployment.run()
 
 
@@ -208,11 +224,13 @@ def local(
     asyncio.run(until_signal(serve(settings)))
 
 
-def _greeting(url: str, name: str) -> str:
+def _greeting(deployment: LocalDeployment, name: str) -> str:
+    url = deployment.url
     body = {"model": name, "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
     return f"""v4serve answers at {url}
   watch it in a browser there, or in a terminal: v4serve top {url}
   give it something to do: v4serve load {url}
+  let Prometheus see it: prometheus --config.file={deployment.prometheus}
 
   curl -N {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{json.dumps(body)}'
@@ -243,10 +261,11 @@ def _usable_port(port: int) -> int:
         raise ConfigError(f"port {port} {reason}: choose another with --port, or 0 for any free one") from error
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has, outside of the range that the kernel gives to outgoing connections: else the router, which
-    asks for a worker that does not listen yet, could be given the worker's own port for the attempt."""
-    candidates = random.sample(range(10_000, 32_000), 2_000)
+def _free_ports(count: int, taken: int) -> list[int]:
+    """Ports that nobody has, nor is to have `taken`, outside of the range that the kernel gives to outgoing
+    connections: else the router, which asks for a worker that does not listen yet, could be given the worker's own port
+    for the attempt."""
+    candidates = random.sample([port for port in range(10_000, 32_000) if port != taken], 2_000)
     with ExitStack() as stack:  # all at once, so that they differ
         ports: list[int] = []
         for port in candidates:

@@ -1,6 +1,7 @@
 """`v4serve operator`: run the Kubernetes operator until a signal ends it."""
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,6 +29,12 @@ def operator(
     common_label: Annotated[_Many, typer.Option(help="key=value on everything made; repeat for more.")] = None,
     operator_label: Annotated[
         _Many, typer.Option(help="key=value of the operator's own pods, for network policies; repeat for more.")
+    ] = None,
+    scrape_from: Annotated[
+        _Many,
+        typer.Option(
+            help="NetworkPolicyPeer, in JSON, that may read metrics of V4Deployments that name none; repeat for more."
+        ),
     ] = None,
     lease_namespace: Annotated[
         str | None, typer.Option(help="Namespace of the Lease. (default: the operator's own)")
@@ -59,6 +66,7 @@ def operator(
         "pull_secrets": pull_secret or None,
         "common_labels": _labels("--common-label", common_label),
         "operator_labels": _labels("--operator-label", operator_label),
+        "scrape_from": _peers(scrape_from),
         "lease_namespace": lease_namespace,
         "lease_name": lease_name,
         "health_host": health_host,
@@ -81,3 +89,11 @@ def _labels(flag: str, given: list[str] | None) -> dict[str, str] | None:
         if not sign:
             raise ConfigError(f"{flag} {key}{value} is not key=value")
     return {key: value for key, _, value in pairs} or None
+
+
+def _peers(given: list[str] | None) -> list[Any] | None:
+    """What `--scrape-from` flags say; None where none is given."""
+    try:
+        return [json.loads(text) for text in given or ()] or None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--scrape-from {error.doc} is no JSON: {error}") from None

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.live import Live
 
 from v4_cli.errors import Unreachable
-from v4_cli.facts import Facts, Recent, Scrape, scrape
+from v4_cli.facts import Facts, Recent, Scrape, facts, scrape
 from v4_cli.top_view import frame
 from v4_core.errors import ConfigError
 
@@ -52,7 +52,7 @@ def top(
     check_url(url)
     console = Console()
     recent = Recent(WINDOW_SECONDS)
-    facts = recent.add(look(url))
+    first = recent.add(look(url))
     if once:
         time.sleep(_EVERY_SECONDS)
         console.print(frame(url, recent.add(look(url)), console.width))
@@ -60,19 +60,19 @@ def top(
     if not console.is_terminal:
         raise ConfigError("top needs a terminal: use --once to print one frame")
     with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live, keys() as pressed:
-        watch(url, recent, facts, live, pressed)
+        watch(url, recent, first, live, pressed)
 
 
-def watch(url: str, recent: Recent, facts: Facts, live: Live, pressed: Callable[[float], str]) -> None:
+def watch(url: str, recent: Recent, known: Facts, live: Live, pressed: Callable[[float], str]) -> None:
     """Draw until q is pressed; `pressed` waits so many seconds for a key. A router that is silent is asked again."""
     silent = ""
     while True:
         size = live.console.size
-        live.update(frame(url, facts, size.width, size.height, silent), refresh=True)
+        live.update(frame(url, known, size.width, size.height, silent), refresh=True)
         try:
             if pressed(_EVERY_SECONDS) in ("q", "Q"):
                 return
-            facts = recent.add(look(url))
+            known = recent.add(look(url))
             silent = ""
         except Unreachable as error:
             silent = silent or f"no answer since {time.strftime('%H:%M:%S')}: {error.reason}"
@@ -83,14 +83,16 @@ def look(url: str) -> Scrape:
     base = url.rstrip("/")
     try:
         fleet, metrics = (_read(f"{base}/{path}") for path in ("fleet", "metrics"))
-        return scrape(time.monotonic(), json.loads(fleet), metrics.decode())
+        seen = scrape(time.monotonic(), json.loads(fleet), metrics.decode())
+        facts(seen, seen)  # what anything else than a router tells fails here, not when it is drawn
+        return seen
     except urllib.error.HTTPError as error:
         error.close()
         raise Unreachable(url, f"it answers {error.code} to /fleet", _OTHER_PORT) from None
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(url, _why(error), _START) from None
     except (ValueError, KeyError, TypeError):
-        raise Unreachable(url, "what answers is no router of v4serve, or one of another version", _OTHER_PORT) from None
+        raise Unreachable(url, "what answers is none, or one of another version", _OTHER_PORT) from None
 
 
 _START = (

@@ -1,8 +1,11 @@
-"""Which processes a local deployment has, what each is told, and which it cannot do without. Starts none."""
+"""Which processes a local deployment has, what each is told, and which it cannot do without. Starts none.
+
+It also says how Prometheus finds them.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +18,7 @@ from v4_worker.config import WorkerConfig
 Role = Literal["router", "prefill", "decode"]
 
 HOST = "127.0.0.1"
+SCRAPE_LABELS = {"namespace": "local", "deployment": "local"}  # beside pod and role, as rules and dashboards expect
 DRAIN_SECONDS = 5.0  # for running requests, within the supervisor's own patience
 # Settings of workers that the deployment chooses.
 _OWN = ("model", "host", "port", "monitoring_port", "token_file", "log_format")
@@ -59,8 +63,13 @@ class Process:
     settings: Mapping[str, object] = field(hash=False)  # what its --config file says
 
 
-def processes(config: LocalConfig, router_port: int, worker_ports: Sequence[int]) -> tuple[Process, ...]:
-    """Workers, prefill first, each on its port of `worker_ports`, then the router that knows them all."""
+def processes(
+    config: LocalConfig, router_port: int, worker_ports: Sequence[int], monitoring_ports: Sequence[int]
+) -> tuple[Process, ...]:
+    """Workers, prefill first, each on its port of `worker_ports`, then the router that knows them all.
+
+    Each of them answers Prometheus on its port of `monitoring_ports`.
+    """
     ports = {"prefill": worker_ports[: config.prefill], "decode": worker_ports[config.prefill :]}
     roles: tuple[Role, Role] = ("prefill", "decode")
     workers = [
@@ -76,7 +85,23 @@ def processes(config: LocalConfig, router_port: int, worker_ports: Sequence[int]
         "log_format": config.log_format,
         **{role: [f"{HOST}:{port}" for port in ports[role]] for role in roles},
     }
-    return (*workers, Process("router", "router", router))
+    return tuple(
+        replace(process, settings={**process.settings, "monitoring_port": port})
+        for process, port in zip((*workers, Process("router", "router", router)), monitoring_ports, strict=True)
+    )
+
+
+def scrape_config(started: Iterable[Process]) -> Mapping[str, object]:
+    """A configuration with which Prometheus sees them."""
+    targets = [
+        {
+            "targets": [f"{HOST}:{process.settings['monitoring_port']}"],
+            "labels": {**SCRAPE_LABELS, "pod": process.name, "role": process.role},
+        }
+        for process in started
+    ]
+    job = {"job_name": "v4serve", "honor_labels": True, "scrape_interval": "5s", "static_configs": targets}
+    return {"scrape_configs": [job]}
 
 
 def served_name(model: Path) -> str:

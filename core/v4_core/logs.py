@@ -17,13 +17,14 @@ LogFormat = Literal["human", "json"]
 
 log = logging.getLogger("v4serve")
 
-_HUMAN = "%(levelname)s %(name)s: %(message)s"
+_HUMAN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+CLOCK = "%H:%M:%S"  # local; who reads along knows the day
 
 
 def configure(log_format: LogFormat) -> None:
     """Write what is INFO or worse to stderr. Called once, when a process starts; where handlers are, they stay."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_HUMAN))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_HUMAN, CLOCK))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     if log_format == "json":  # these write to stderr by themselves, over many lines
         logging.captureWarnings(True)

@@ -5,6 +5,7 @@ SDK's own environment too: names, headers, certificates, sampling, batches. Wher
 is imported. Spans are made with times that the caller took, in seconds since 1970, so that decisions need no clock.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,6 +70,8 @@ class Tracing:
         """Use `tracing`. Raises ModuleNotFoundError without OpenTelemetry, ValueError on values of its environment."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
+        # It warns of what is wrong with a client's headers, and repeats their text: a line for every such request.
+        logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         self._provider = _provider(service)
         self._tracer = self._provider.get_tracer("v4serve", version("v4serve"))
         self._propagator = TraceContextTextMapPropagator()

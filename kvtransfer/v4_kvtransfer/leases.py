@@ -18,7 +18,8 @@ from v4_core.blocks import BLOCK_TOKENS
 from v4_core.v1 import worker_pb2 as pb
 from v4_kvtransfer.errors import LeaseGone, StaleAttempt, TransferError
 
-End = Literal["released", "expired", "dropped"]  # by who has pulled it; by time; by whoever asked for it
+Drop = Literal["dropped", "unneeded"]  # the request was given up; it has all its tokens without a decode worker
+End = Literal["released", "expired", Drop]  # by who has pulled it; by time; by whoever asked for it
 
 _CONFIRMATION_SECONDS = 1.0  # from a pull's last frame to the word of its puller; far more than a round trip
 
@@ -31,14 +32,14 @@ class Lease:
     request: str
     attempt: int  # the highest seen
     tokens: int  # n at the end of prefill
-    granted: float  # when, in the table's clock
     slots: list[int] = field(default_factory=list)  # block slots of the sequence, in order
     complete_blocks: int = 0  # leading blocks that will not change any more
     tail: int | None = None  # slot of the tail at n; None while prefill computes
     firsts: list[pb.First] = field(default_factory=list)  # first token per choice
     pull: "Pull | None" = None
-    idle_since: float = 0.0  # when prefill finished or the last pull left, in the table's clock
-    seconds: float = 0.0  # that it was held, once it has ended
+    finished_at: float = 0.0  # when prefill did, in the table's clock
+    idle_since: float = 0.0  # when prefill finished or the last pull left
+    seconds: float | None = None  # from then to its end, once it has ended; None = prefill did not finish
 
     @property
     def finished(self) -> bool:
@@ -88,10 +89,15 @@ class LeaseTable:
         """Leases that have not ended."""
         return len(self._leases)
 
+    @property
+    def finished(self) -> int:
+        """Those of them whose prefill is done."""
+        return sum(lease.finished for lease in self._leases.values())
+
     def grant(self, request: str, attempt: int, tokens: int) -> Lease:
         """A lease on the cache that prefill is about to compute, `tokens` positions in the end."""
         self._next_id += 1
-        lease = Lease(self._next_id, request, attempt, tokens, self._clock())
+        lease = Lease(self._next_id, request, attempt, tokens)
         self._leases[lease.id] = lease
         return lease
 
@@ -113,12 +119,12 @@ class LeaseTable:
                 raise ValueError(f"{len(slots)} slots do not hold {lease.tokens} tokens")
             lease.slots, lease.tail, lease.firsts = list(slots), tail, list(firsts)
             lease.complete_blocks = lease.tokens // BLOCK_TOKENS
-            lease.idle_since = self._clock()
+            lease.finished_at = lease.idle_since = self._clock()
             _wake(lease)
 
-    def drop(self, lease_id: int) -> None:
+    def drop(self, lease_id: int, why: Drop = "dropped") -> None:
         """Nobody will need the cache. Idempotent."""
-        self._end(lease_id, "dropped", "the request was cancelled")
+        self._end(lease_id, why, "the request has ended")
 
     @contextmanager
     def attached(self, lease_id: int, request: str, attempt: int, wake: Callable[[], None]) -> Iterator[Pull]:
@@ -179,7 +185,7 @@ class LeaseTable:
         if lease.pull is not None:
             lease.pull.end(LeaseGone(f"the lease of request {lease.request} ended: {why}"))
             lease.pull = None
-        lease.seconds = self._clock() - lease.granted
+        lease.seconds = self._clock() - lease.finished_at if lease.finished else None
         self._on_end(lease, end)
 
 

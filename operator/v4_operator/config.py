@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from v4_core.errors import ConfigError
 from v4_core.logs import LogFormat
@@ -11,6 +11,7 @@ from v4_core.logs import LogFormat
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_PEER_KEYS = {"podSelector", "namespaceSelector", "ipBlock"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class OperatorConfig:
     pull_secrets: tuple[str, ...] = ()  # names, in the namespaces of the V4Deployments
     common_labels: Mapping[str, str] = field(default_factory=dict)  # on every child
     operator_labels: Mapping[str, str] = field(default_factory=dict)  # of the operator's own pods, for network policies
+    scrape_from: tuple[Mapping[str, Any], ...] = ()  # NetworkPolicyPeers that may scrape pods whose spec names none
     lease_namespace: str = ""  # of the Lease that one replica holds; empty = the operator's own
     lease_name: str = "v4serve-operator"
     health_host: str = "0.0.0.0"  # probes come from the node
@@ -44,6 +46,9 @@ class OperatorConfig:
         for key, value in [*self.common_labels.items(), *self.operator_labels.items()]:
             if not isinstance(value, str) or not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
                 raise ConfigError(f"{key}={value} is no label: at most 63 letters, digits, '-', '_' and '.' a side")
+        for peer in self.scrape_from:
+            if not peer or not peer.keys() <= _PEER_KEYS:
+                raise ConfigError(f"scrape_from: {dict(peer)} is no NetworkPolicyPeer: {', '.join(sorted(_PEER_KEYS))}")
         if not 0 <= self.health_port < 65536:
             raise ConfigError(f"health_port is {self.health_port}: give one between 0 and 65535")
         if self.resync_seconds < 1:

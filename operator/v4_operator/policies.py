@@ -56,7 +56,7 @@ def _worker_policy(v4d: V4Deployment, settings: Settings, role: str) -> dict[str
     workers = [{"podSelector": {"matchLabels": selector(v4d, other)}} for other in CONTAINERS]
     router = {"podSelector": {"matchLabels": selector(v4d, ROUTER)}}
     ingress = [_rule("from", [router, *workers], [WORKER_PORTS[worker] for worker in CONTAINERS[role]])]
-    ingress += _scrapers(v4d, [MONITORING_PORTS[worker] for worker in CONTAINERS[role]])
+    ingress += _scrapers(v4d, settings, [MONITORING_PORTS[worker] for worker in CONTAINERS[role]])
     dns = {"ports": [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]}
     egress = [_rule("to", workers, list(WORKER_PORTS.values())), dns]
     return _policy(v4d, settings, role, ingress, egress)
@@ -66,7 +66,7 @@ def _router_ingress(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any
     """Clients from anywhere; whoever scrapes, and the operator, at the monitoring port."""
     monitoring = MONITORING_PORTS[ROUTER]
     operator = _rule("from", _operator(v4d, settings), [monitoring])
-    return [_rule("from", [], [ROUTER_PORT]), operator, *_scrapers(v4d, [monitoring])]
+    return [_rule("from", [], [ROUTER_PORT]), operator, *_scrapers(v4d, settings, [monitoring])]
 
 
 def _operator(v4d: V4Deployment, settings: Settings) -> list[Json]:
@@ -80,8 +80,9 @@ def _operator(v4d: V4Deployment, settings: Settings) -> list[Json]:
     return [{"namespaceSelector": named if settings.server_version >= (1, 21) else {}, **pods}]
 
 
-def _scrapers(v4d: V4Deployment, ports: Sequence[int]) -> list[dict[str, Any]]:
-    return [_rule("from", v4d.spec.scrape_from, ports)] if v4d.spec.scrape_from else []
+def _scrapers(v4d: V4Deployment, settings: Settings, ports: Sequence[int]) -> list[dict[str, Any]]:
+    peers = v4d.spec.scrape_from or settings.scrape_from
+    return [_rule("from", peers, ports)] if peers else []
 
 
 def _rule(direction: str, peers: Sequence[Json], ports: Sequence[int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class Settings:
     common_labels: Mapping[str, str] = field(default_factory=dict)  # on every child
     operator_namespace: str = ""  # whose pods may read a router's monitoring port; empty = operator outside the cluster
     operator_labels: Mapping[str, str] = field(default_factory=dict)  # of the operator's pods
+    scrape_from: Sequence[Json] = ()  # NetworkPolicyPeers that may read monitoring ports where a spec names none
     log_format: LogFormat = "human"  # of workers and routers
     server_version: tuple[int, int] = (1, 20)  # major, minor
     kinds: frozenset[tuple[str, str]] = frozenset()  # (apiVersion, kind) that the server has

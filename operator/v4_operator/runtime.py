@@ -135,5 +135,6 @@ def _settings(config: OperatorConfig) -> Settings:
         common_labels=config.common_labels,
         operator_namespace=own_namespace(),
         operator_labels=config.operator_labels,
+        scrape_from=config.scrape_from,
         log_format=config.log_format,
     )

@@ -36,8 +36,9 @@ class PrefillLeg(Leg):
         return self.lease is not None and self.worker.leases.in_transfer(self.lease)
 
     def complete(self) -> None:
-        """The engine keeps a prefill leg's cache until it is dropped: the lease ends first, so no pull reads on."""
-        self.cancel()
+        """Every choice has ended with its first token. The lease ends, and with it this leg: no pull reads on."""
+        if self.lease is not None:
+            self.worker.leases.drop(self.lease.id, "unneeded")
 
     def hand_back(self) -> None:
         """The router has the first tokens at most, and nobody gets the cache: all of it is to be done elsewhere."""

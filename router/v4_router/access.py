@@ -1,13 +1,17 @@
 """Who may ask: an ASGI layer before the API that knows requests by their keys."""
 
-import uuid
+import time
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from v4_core.reloading import Reloaded
-from v4_router.api import TENANT, error_response
+from v4_router import request_log
+from v4_router.api import ENDPOINTS, TENANT, error_response, request_id
 from v4_router.errors import Unauthorized
 from v4_router.keys import Keys
+from v4_router.metrics import OTHER, Metrics
+from v4_router.timing import Timing
 
 _OPEN = ("/health", "/ready")
 _SCHEME = b"bearer "
@@ -16,20 +20,31 @@ _SCHEME = b"bearer "
 class Access:
     """Passes requests on whose key is known; 401 for others."""
 
-    def __init__(self, app: ASGIApp, keys: Reloaded[Keys]) -> None:
+    def __init__(self, app: ASGIApp, keys: Reloaded[Keys], metrics: Metrics) -> None:
         self._app = app
         self._keys = keys
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] == "http" and scope["path"] not in _OPEN:
             tenant = self._tenant(scope)
             if tenant is None:
-                error = Unauthorized("no known API key: send the header `Authorization: Bearer KEY`")
-                await error_response(error, uuid.uuid4().hex)(scope, receive, send)
+                await self._refuse(scope, receive, send)
                 return
             scope[TENANT] = tenant
         await self._app(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        timing = Timing(self._metrics, time.perf_counter)
+        error = Unauthorized("no known API key: send the header `Authorization: Bearer KEY`")
+        name, outcome = request_id(Headers(scope=scope)), str(error.status)
+        endpoint = ENDPOINTS.get(scope["path"], OTHER)
+        try:
+            await error_response(error, name)(scope, receive, send)
+        finally:
+            self._metrics.ended(endpoint, outcome, answered=False)
+            request_log.write(request_log.Ended(name, "", endpoint, outcome, ""), timing.breakdown(), None)
 
     def _tenant(self, scope: Scope) -> str | None:
         shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")

@@ -11,6 +11,7 @@ import time
 import uuid
 from typing import Any, Literal
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -40,8 +41,18 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 64 << 20  # a million token ids are 8 MB
 _BODY_SECONDS = 60.0  # for a body to arrive
 _LAST_WORD_SECONDS = 1.0  # beyond the deadline, to write why an answer ends to a client that may not read
+ENDPOINTS: dict[str, Literal["completions", "chat"]] = {  # by path
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+}
 TENANT = "v4serve.tenant"  # in the scope of a request that came with a key
 _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def request_id(headers: Headers) -> str:
+    """The client's own, if it can be used, or a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _CLIENT_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def error_response(error: RouterError, request_id: str) -> Response:
@@ -59,10 +70,14 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        request = Request(scope, receive)
-        answer = _Answer(self._router, self._name, request, send)
-        outcome = "cancelled"  # by the end of the process
         self._router.requests += 1
+        try:
+            await self._serve(_Answer(self._router, self._name, Request(scope, receive), send))
+        finally:
+            self._router.requests -= 1
+
+    async def _serve(self, answer: "_Answer") -> None:
+        outcome = "cancelled"  # by the end of the process
         try:
             if 0 < self._router.policy.max_requests < self._router.requests:
                 raise Overloaded("this router has as many requests as it may take: try again later")
@@ -80,8 +95,7 @@ class Endpoint:
             log.exception("request %s failed", answer.request_id)
             await answer.refuse(InternalError(f"internal error: look for request {answer.request_id} in the log"))
         finally:
-            self._router.requests -= 1
-            self._router.metrics.requests.labels(self._name, outcome).inc()
+            self._router.metrics.ended(self._name, outcome, answered=answer.begun)
             answer.end(outcome)
 
 
@@ -90,16 +104,14 @@ class _Answer:
 
     def __init__(self, router: Router, name: str, request: Request, send: Send) -> None:
         self._loop = asyncio.get_running_loop()
-        unique = uuid.uuid4().hex
-        given = request.headers.get("x-request-id", "")
-        self.request_id = given if _CLIENT_ID.fullmatch(given) else unique
+        self.request_id = request_id(request.headers)
         self._router = router
         self._name = name
         self._chat = name == "chat"
-        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{unique}"
+        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._request = request
         self._send = send
-        self._headers_sent = False
+        self.begun = False  # the headers were sent, and with them tokens
         self._exchange: Exchange | None = None
         self._status: int | None = None  # that was sent
         self._why = ""  # it failed
@@ -129,7 +141,8 @@ class _Answer:
             async with asyncio.timeout_at(max(self._deadline, self._loop.time() + _LAST_WORD_SECONDS)):
                 await self._refuse(error)
         except TimeoutError:  # the server closes a connection whose answer has no end
-            log.info("request %s: the client does not read why it ends: %s", self.request_id, error)
+            kind = type(error).__name__  # its text may be the client's, and of any length
+            log.info("request %s: the client does not read why it ends: %d %s", self.request_id, error.status, kind)
 
     def end(self, outcome: str) -> None:
         """Leave the one line about this request, and its span."""
@@ -154,7 +167,7 @@ class _Answer:
             watch.cancel()
 
     async def _refuse(self, error: RouterError) -> None:
-        if self._headers_sent:
+        if self.begun:
             await self._write(error_event(error.body()).encode(), more=False)
         else:
             self._status = error.status
@@ -189,7 +202,7 @@ class _Answer:
             await self._write(renderer.full(usage, extra), more=False)
 
     async def _stream(self, renderer: Renderer, deltas: list[Delta], exchange: Exchange) -> None:
-        if not self._headers_sent:
+        if not self.begun:
             await self._start("text/event-stream; charset=utf-8", exchange)
         if events := "".join([renderer.chunk(delta) for delta in deltas]):
             await self._write(events.encode(), more=True)
@@ -205,7 +218,7 @@ class _Answer:
             headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
-        self._headers_sent = True
+        self.begun = True
         self._status = 200
 
     async def _write(self, data: bytes, *, more: bool) -> None:

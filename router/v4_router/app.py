@@ -9,7 +9,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from v4_router.access import Access
-from v4_router.api import Endpoint
+from v4_router.api import ENDPOINTS, Endpoint
 from v4_router.errors import InternalError, RouterError, Unavailable, UnknownModel
 from v4_router.page import PAGE, PAGE_HEADERS
 from v4_router.render import model, models
@@ -22,8 +22,7 @@ def build_app(router: Router) -> ASGIApp:
     plain = _Plain(router)
     app = Starlette(
         routes=[
-            Route("/v1/completions", Endpoint(router, "completions"), methods=["POST"]),
-            Route("/v1/chat/completions", Endpoint(router, "chat"), methods=["POST"]),
+            *(Route(path, Endpoint(router, name), methods=["POST"]) for path, name in ENDPOINTS.items()),
             Route("/v1/models", plain.models),
             Route("/v1/models/{name:path}", plain.model),
             *_watched(plain),
@@ -31,7 +30,7 @@ def build_app(router: Router) -> ASGIApp:
         ],
         exception_handlers={HTTPException: _not_here},
     )
-    return app if router.keys is None else Access(app, router.keys)
+    return app if router.keys is None else Access(app, router.keys, router.metrics)
 
 
 def build_monitoring_app(router: Router) -> ASGIApp:

@@ -139,6 +139,15 @@ class ClientGone(RouterError):
     kind = "client_gone"
 
 
+def statuses() -> list[str]:
+    """Every status that a request can be answered with when it ends badly."""
+
+    def tree(kind: type[RouterError]) -> set[type[RouterError]]:
+        return {kind}.union(*map(tree, kind.__subclasses__()))
+
+    return sorted({str(kind.status) for kind in tree(RouterError) - {ClientGone}})
+
+
 _OF_REASON: dict[int, type[RouterError]] = {
     pb.INVALID: BadRequest,
     pb.OVERLOADED: Overloaded,

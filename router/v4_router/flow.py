@@ -44,7 +44,7 @@ class Flow:
         self.cached_tokens = 0  # prompt tokens that were not computed again, as prefill said
         self.adopted: pb.Adopted | None = None
         self.retries = 0
-        self.pair = ("-", "-")  # prefill and decode that serve, or served last
+        self.pair = ("-", "-")  # prefill and decode that serve, or served last; "-" = none was given a leg
         self.reason = ""  # of the last placement
         self.marks: deque[Mark] = deque(maxlen=_MOST_MARKS)
         self._fleet = fleet
@@ -129,10 +129,11 @@ class Flow:
         part.lease = 0
         self.reason = RETRY if part.tries or self._moves else placement.reason
         self._timing.placed(self.reason, placement)
-        self.pair = (placement.prefill or "-", placement.decode)
         if placement.prefill is None:
+            self.pair = ("-", placement.decode)
             part.decode = self._start(part, placement.decode, pb.WHOLE, tokens)
             return
+        self.pair = (placement.prefill, self.pair[1])  # decode is chosen when there is a cache to take over
         link = self._fleet.links[placement.prefill]
         part.cached_guess = BLOCK_TOKENS * link.prefixes.match(part.names)
         link.prefixes.record(part.names)

@@ -1,6 +1,6 @@
 """The router's metrics, `v4serve_*`, in a registry of their own. What can be looked up is looked up when scraped."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import Counter, Histogram
@@ -9,11 +9,13 @@ from prometheus_client.registry import Collector
 
 from v4_core.metrics import SECONDS, TOKENS, process_registry
 from v4_core.v1 import worker_pb2 as pb
+from v4_router.errors import Unauthorized, statuses
 from v4_router.fleet import Fleet
 from v4_router.placement import REASONS
 
 _ROLES = ("prefill", "decode")
 _ENDPOINTS = ("completions", "chat")
+OTHER = "other"  # endpoint of a request that was refused for its key and is for none of them
 _RATIOS = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0)
 RETRY = "retry"  # reason of a placement after another one failed, whatever placement itself says
 
@@ -26,12 +28,24 @@ class Transferred:
     bytes: int = 0
     seconds: float = 0.0
 
+    def add(self, adopted: pb.Adopted) -> None:
+        """One more."""
+        self.count += 1
+        self.bytes += adopted.bytes
+        self.seconds += adopted.seconds
+
+
+def faulty(outcome: str) -> bool:
+    """Whether a request that ended so ended by the fault of the service; else it is the client's, or nobody's."""
+    return outcome == "cancelled" or outcome.startswith("5")
+
 
 class Metrics:
     """Counters and histograms of one router."""
 
     def __init__(self) -> None:
-        self.transfers: dict[str, Transferred] = {}  # by revision
+        self.transfers: dict[str, Transferred] = {}  # by revision; of those alone that are listed
+        self.transferred_in_all = Transferred()  # never falls, whatever revisions come and go
         self.registry = process_registry()
         self._requests()
         self._durations()
@@ -41,21 +55,36 @@ class Metrics:
 
     def transferred(self, adopted: pb.Adopted, revision: str) -> None:
         """A decode worker of this revision has a cache."""
-        sums = self.transfers.setdefault(revision, Transferred())
-        sums.count += 1
-        sums.bytes += adopted.bytes
-        sums.seconds += adopted.seconds
+        self.transfers.setdefault(revision, Transferred()).add(adopted)
+        self.transferred_in_all.add(adopted)
+
+    def keep_revisions(self, listed: Collection[str]) -> None:
+        """Forget what was transferred within the others."""
+        self.transfers = {name: sums for name, sums in self.transfers.items() if name in listed}
+
+    def ended(self, endpoint: str, outcome: str, *, answered: bool) -> None:
+        """A request ended so; `answered`: a token had reached its client."""
+        self.requests.labels(endpoint, outcome).inc()
+        if faulty(outcome) and not answered:
+            self.without_token.inc()
 
     def _requests(self) -> None:
         self.requests = self._counter(
             "v4serve_requests",
-            "Requests that ended, by interface and by how they ended: ok, client_gone, cancelled (by the end of the "
-            "router), or the HTTP status of the error",
+            "Requests that ended, by interface (other: a request for neither, without a known key) and by how they "
+            "ended: ok, client_gone, cancelled (by the end of the router), or the HTTP status of the error",
             "endpoint",
             "outcome",
         )
         for endpoint in _ENDPOINTS:
-            self.requests.labels(endpoint, "ok")
+            for outcome in ("ok", "client_gone", "cancelled", *statuses()):
+                self.requests.labels(endpoint, outcome)
+        self.requests.labels(OTHER, str(Unauthorized.status))
+        self.without_token = self._counter(
+            "v4serve_requests_without_token",
+            "Requests that ended by the service's fault (a status of 5xx, or cancelled by the end of the router) "
+            "before any token reached the client",
+        )
 
     def _durations(self) -> None:
         self.ttft = self._seconds("v4serve_time_to_first_token", "Seconds from a request's arrival to its first token")

@@ -17,8 +17,8 @@ class Ended:
     """A request at its end."""
 
     request_id: str  # the client's, or one that was made for it
-    id: str  # as workers know it, and as the answer names it
-    endpoint: str  # completions | chat
+    id: str  # as workers know it, and as the answer names it; empty where none was made
+    endpoint: str  # completions | chat | other
     outcome: str  # ok | client_gone | cancelled | HTTP status of the error
     tenant: str  # empty where no key was asked for
     trace_id: str = ""  # empty where nobody traces
@@ -35,7 +35,7 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
     """All that is known, by name, for programs; what did not come to pass is left out."""
     found: dict[str, Value | None] = {
         "request_id": ended.request_id,
-        "id": ended.id,
+        "id": ended.id or None,
         "endpoint": ended.endpoint,
         "outcome": ended.outcome,
         "tenant": ended.tenant or None,

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from v4_core.tracing import Tracing
 from v4_router.background import Background
 from v4_router.chat import BOS, MARKERS, THINK_END, Mode
 from v4_router.config import RouterConfig
-from v4_router.endpoints import listed
+from v4_router.endpoints import Endpoint, listed
 from v4_router.exchange import Exchange
 from v4_router.fleet import Fleet
 from v4_router.job import Job
@@ -47,8 +47,8 @@ class Router:
             self.fleet.policy = self._policy_file.current
         else:
             self.fleet.policy = config.policy
-        self.fleet.update(listed(config.prefill, config.decode))
         self.metrics = Metrics()
+        self.update(listed(config.prefill, config.decode))
         self.requests = 0  # that have come and not ended
         self.metrics.registry.register(FleetCollector(self.fleet, lambda: self.requests))
         self.draining = False  # the process is about to end
@@ -59,6 +59,11 @@ class Router:
     def policy(self) -> Policy:
         """As it is now."""
         return self.fleet.policy
+
+    def update(self, endpoints: Iterable[Endpoint]) -> None:
+        """These are the workers now."""
+        self.fleet.update(endpoints)
+        self.metrics.keep_revisions({link.endpoint.revision for link in self.fleet.links.values()})
 
     def _follow_policy(self, policy: Policy) -> None:
         self.fleet.policy = policy
@@ -87,7 +92,7 @@ class Router:
             if self.config.deployment:
                 from v4_router.pods import PodWatch  # noqa: PLC0415 (takes half a second)
 
-                pods = await PodWatch.connect(self.config.namespace, self.config.deployment, self.fleet.update)
+                pods = await PodWatch.connect(self.config.namespace, self.config.deployment, self.update)
                 background.start(pods.run())
             try:
                 yield

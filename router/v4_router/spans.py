@@ -1,17 +1,24 @@
 """The span of one request: what the router knows of it, by the names of OpenTelemetry's conventions.
 
-Nothing is done where this process does not trace.
+Nothing is done where this process does not trace, and nothing that goes wrong with tracing reaches a request.
 """
 
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 
 from starlette.datastructures import Headers
 
-from v4_core.tracing import NO_CONTEXT, Attributes, Context, Tracing
+from v4_core.tracing import NO_CONTEXT, Attributes, Context, Span, Tracing
 from v4_router.exchange import Exchange
 from v4_router.job import Job
+from v4_router.metrics import faulty
 from v4_router.request_log import Ended
 from v4_router.timing import Timing
+
+log = logging.getLogger(__name__)
 
 _OPERATIONS = {"chat": "chat", "completions": "text_completion"}
 
@@ -22,16 +29,18 @@ class RequestSpan:
     def __init__(self, tracing: Tracing | None, endpoint: str, model: str, headers: Headers) -> None:
         """`headers` may name the client's span as parent."""
         self.context = NO_CONTEXT  # for what is a part of it; empty = nobody traces
-        self._span = None
-        if tracing is not None:
-            operation = _OPERATIONS[endpoint]
-            parent = Context(headers.get("traceparent", ""), ",".join(headers.getlist("tracestate")))
-            known: Attributes = {
-                "gen_ai.operation.name": operation,
-                "gen_ai.provider.name": "v4serve",
-                "gen_ai.request.model": model,
-                "gen_ai.response.model": model,
-            }
+        self._span: Span | None = None
+        if tracing is None:
+            return
+        operation = _OPERATIONS[endpoint]
+        parent = Context(headers.get("traceparent", ""), ",".join(headers.getlist("tracestate")))
+        known: Attributes = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "v4serve",
+            "gen_ai.request.model": model,
+            "gen_ai.response.model": model,
+        }
+        with _optional():
             self._span = tracing.start(f"{operation} {model}", parent, time.time(), known, server=True)
             self.context = self._span.context
 
@@ -42,8 +51,10 @@ class RequestSpan:
 
     def asked(self, job: Job) -> None:
         """Add what is to be generated."""
-        if self._span is not None:
-            prompt = job.prompts[0]
+        if self._span is None:
+            return
+        prompt = job.prompts[0]
+        with _optional():
             self._span.set(
                 {
                     "gen_ai.request.max_tokens": prompt.max_tokens,
@@ -55,21 +66,38 @@ class RequestSpan:
     def end(self, ended: Ended, status: int | None, why: str, timing: Timing, exchange: Exchange | None) -> None:
         """The request is over. `status` of the answer, if there was one; `why` it failed, if it did; `exchange` is None
         if it came to no worker."""
-        if self._span is None:
-            return
+        if self._span is not None:
+            with _optional():
+                self._end(self._span, ended, status, why, timing, exchange)
+
+    @staticmethod
+    def _end(span: Span, ended: Ended, status: int | None, why: str, timing: Timing, exchange: Exchange | None) -> None:
         now, clock = time.time(), timing.now()
         times = timing.breakdown().body()
-        self._span.set({f"v4serve.{name}": seconds for name, seconds in times.items() if seconds is not None})
+        span.set({f"v4serve.{name}": seconds for name, seconds in times.items() if seconds is not None})
         if exchange is not None:
-            self._span.set({"gen_ai.response.id": ended.id, **_answered(exchange)})
+            span.set({"gen_ai.response.id": ended.id, **_answered(exchange)})
             for mark in (mark for flow in exchange.flows for mark in flow.marks):
-                self._span.event(mark.name, now + mark.at - clock, mark.facts)
+                span.event(mark.name, now + mark.at - clock, mark.facts)
         if status is not None:
-            self._span.set({"http.response.status_code": status})
+            span.set({"http.response.status_code": status})
         if ended.outcome != "ok":
-            self._span.set({"error.type": ended.outcome})
-        faulty = ended.outcome == "cancelled" or ended.outcome.startswith("5")  # else the client was
-        self._span.end(now, ended.outcome if faulty else "", why)
+            span.set({"error.type": ended.outcome})
+        span.end(now, ended.outcome if faulty(ended.outcome) else "", why)
+
+
+@contextmanager
+def _optional() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # tracing is optional: whatever is wrong with it, requests are served
+        _complain(type(error).__name__)
+
+
+@cache
+def _complain(kind: str) -> None:
+    """Once for each kind: the next request would say the same."""
+    log.exception("a request goes without a whole span: tracing raised %s", kind)
 
 
 def _answered(exchange: Exchange) -> Attributes:

@@ -23,6 +23,7 @@ def fleet_status(router: Router) -> dict[str, Any]:
             "served_name": router.config.served_name,
             "ready": router.ready,
             "requests": router.requests,
+            **_transferred(router.metrics.transferred_in_all),
         },
         "workers": [_worker(link) for link in links],
         "revisions": [_revision(name, name in paired, links, router.metrics.transfers) for name in revisions],
@@ -67,13 +68,14 @@ def _revision(
     """`paired`: a prefill worker takes requests, so a token went from there through a transfer and decode, and there is
     decode for it now."""
     expected = [e for e in links if e.endpoint.revision == name and e.endpoint.ready and not e.endpoint.leaving]
-    moved = transfers.get(name, Transferred())
     return {
         "revision": name,
         "probed": paired,
         "error": next((link.error for link in expected if not link.usable and link.error), ""),
         "transport": "grpc",
-        "transfers": moved.count,
-        "transferred_bytes": moved.bytes,
-        "transfer_seconds": moved.seconds,
+        **_transferred(transfers.get(name, Transferred())),
     }
+
+
+def _transferred(sums: Transferred) -> dict[str, float]:
+    return {"transfers": sums.count, "transferred_bytes": sums.bytes, "transfer_seconds": sums.seconds}

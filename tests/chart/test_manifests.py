@@ -1,5 +1,6 @@
 """What the chart renders: by default, for each setting, for each scenario, and by the server's version."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -69,12 +70,18 @@ def _rules(objects: list[Json]) -> str:
     return str([one["spec"] for one in _of_kind(objects, "PrometheusRule")])
 
 
+def _recorded(objects: list[Json], name: str) -> str:
+    groups = [group for one in _of_kind(objects, "PrometheusRule") for group in one["spec"]["groups"]]
+    (expr,) = [rule["expr"] for group in groups for rule in group["rules"] if rule.get("record") == name]
+    return str(expr)
+
+
 def _dashboards(objects: list[Json]) -> list[Json]:
     return [one for one in _of_kind(objects, "ConfigMap") if "-dashboard-" in one["metadata"]["name"]]
 
 
 def _monitors(objects: list[Json]) -> list[Json]:
-    return [*_of_kind(objects, "PodMonitor"), *_of_kind(objects, "PrometheusRule")]
+    return [one for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule") for one in _of_kind(objects, kind)]
 
 
 def _has_name(objects: list[Json], kind: str, name: str) -> bool:
@@ -224,7 +231,10 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
     ),
     "operator.networkPolicy.scrapeFrom": (
         [_PEER],
-        lambda found: _policy(found)["ingress"] == [{"from": [_PEER], "ports": [{"port": 8080, "protocol": "TCP"}]}],
+        lambda found: (
+            _policy(found)["ingress"] == [{"from": [_PEER], "ports": [{"port": 8080, "protocol": "TCP"}]}]
+            and f"--scrape-from={json.dumps(_PEER, separators=(',', ':'))}" in _container(found)["args"]
+        ),
     ),
     "monitoring.labels": (
         {"release": "prometheus", "app.kubernetes.io/name": "other"},
@@ -239,23 +249,31 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
     ),
     "monitoring.podMonitor.enabled": (
         True,
-        lambda found: len(_of_kind(found, "PodMonitor")) == 2 and not _of_kind(found, "PrometheusRule"),
+        lambda found: [one["kind"] for one in _monitors(found)] == ["PodMonitor"] and not _of_kind(found, "Service"),
+    ),
+    "monitoring.serviceMonitor.enabled": (
+        True,
+        lambda found: (
+            [one["kind"] for one in _monitors(found)] == ["ServiceMonitor"] and len(_of_kind(found, "Service")) == 1
+        ),
     ),
     "monitoring.rules.enabled": (
         True,
-        lambda found: len(_of_kind(found, "PrometheusRule")) == 2 and not _of_kind(found, "PodMonitor"),
+        lambda found: [one["kind"] for one in _monitors(found)] == ["PrometheusRule"] * 2,
     ),
     "monitoring.rules.runbooks": (
         "https://pages.example/v4serve/",
         lambda found: (
             "'https://pages.example/v4serve/V4ServeRouterDown.md'" in _rules(found)
             and "docs/runbooks" not in _rules(found)
+            and "https://github.com" not in _rules(found)
         ),
     ),
     "monitoring.slo.timeToFirstTokenSeconds": (
         5,
         lambda found: (
             _rules(found).count('v4serve_time_to_first_token_seconds_bucket{le="5.0"}') == 4
+            and _recorded(found, "v4serve:slo_time_to_first_token_seconds") == "vector(5.0)"
             and _rules(found).count('{le="0.1"}') == 4
             and '{le="2.5"}' not in _rules(found)
         ),
@@ -264,13 +282,18 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
         "0.025",
         lambda found: (
             _rules(found).count('v4serve_inter_token_latency_seconds_bucket{le="0.025"}') == 4
+            and _recorded(found, "v4serve:slo_inter_token_seconds") == "vector(0.025)"
             and _rules(found).count('{le="2.5"}') == 4
             and '{le="0.1"}' not in _rules(found)
         ),
     ),
     "monitoring.slo.objective": (
         0.995,
-        lambda found: _rules(found).count("(1 - 0.995)") == 8 and "0.99)" not in _rules(found),
+        lambda found: (
+            _rules(found).count("(1 - 0.995)") == 8
+            and _recorded(found, "v4serve:slo_objective") == "vector(0.995)"
+            and "0.99)" not in _rules(found)
+        ),
     ),
     "monitoring.dashboards.enabled": (False, lambda found: not _dashboards(found)),
     "monitoring.dashboards.labels": (
@@ -296,7 +319,7 @@ OPTIONS: dict[str, tuple[Any, Callable[[list[Json]], bool]]] = {
 }
 # What a setting needs beside itself.
 _WITH = {"operator.serviceAccount.create": {"operator": {"serviceAccount": {"create": False, "name": "mine"}}}}
-_MONITORS = "monitoring.coreos.com/v1/PodMonitor,monitoring.coreos.com/v1/PrometheusRule"
+_MONITORS = ",".join(f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"))
 _KINDS = {name: _MONITORS for name in OPTIONS if name.startswith("monitoring.") and not name.endswith(".enabled")}
 
 

@@ -1,12 +1,14 @@
 """What the chart says of itself: for Artifact Hub, in its notes, and in the README."""
 
+import json
+import re
 import tomllib
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.helm import CHART, Helm, find
+from tests.chart.helm import CHART, Helm, find, nested
 from v4_core.kubernetes import API_KEY_ENTRY, KIND, VERSION
 from v4_operator.router_objects import endpoint
 from v4_operator.secret_objects import keys_secret
@@ -79,3 +81,12 @@ def test_the_notes_say_where(helm: Helm, values: dict[str, Any], text: str) -> N
 def test_warnings_come_first(helm: Helm) -> None:
     assert "WARNING" not in helm.notes()
     assert helm.notes({"operator": {"replicas": 0}}).startswith("WARNING: operator.replicas is 0")
+
+
+@pytest.mark.parametrize("switch", ["podMonitor", "serviceMonitor"])
+def test_the_notes_warn_where_prometheus_may_be_kept_out(helm: Helm, switch: str) -> None:
+    monitored = {"monitoring": {switch: {"enabled": True}}}
+    notes = helm.notes(monitored)
+    assert notes.startswith("WARNING: operator.networkPolicy.scrapeFrom is empty")
+    (told,) = re.findall(r"'operator\.networkPolicy\.scrapeFrom=(.*)'", notes)
+    assert "WARNING" not in helm.notes({**monitored, **nested("operator.networkPolicy.scrapeFrom", json.loads(told))})

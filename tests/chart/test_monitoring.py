@@ -15,7 +15,9 @@ from v4_operator.rollout import Size
 from v4_operator.router_objects import router_deployment
 from v4_operator.workers import Workers
 
-POD_MONITOR, RULES = "monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule"
+POD_MONITOR, SERVICE_MONITOR, RULES = (
+    f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")
+)
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 
 
@@ -31,12 +33,14 @@ def _ports(template: Json) -> dict[str, int]:
     return {port["name"]: port["containerPort"] for port in found}
 
 
-@pytest.mark.parametrize("kind", [POD_MONITOR, RULES])
-def test_auto_means_where_the_server_has_the_kind(helm: Helm, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "switch", "count"),
+    [(POD_MONITOR, "podMonitor", 1), (SERVICE_MONITOR, "serviceMonitor", 1), (RULES, "rules", 2)],
+)
+def test_auto_means_where_the_server_has_the_kind(helm: Helm, kind: str, switch: str, count: int) -> None:
     name, of_group = kind.rpartition("/")[2], "monitoring.coreos.com/v1"
-    assert [one["kind"] for one in helm.objects(kinds=kind) if one["apiVersion"] == of_group] == [name, name]
+    assert [one["kind"] for one in helm.objects(kinds=kind) if one["apiVersion"] == of_group] == [name] * count
     assert name not in {one["kind"] for one in helm.objects()}
-    switch = {POD_MONITOR: "podMonitor", RULES: "rules"}[kind]
     off = nested(f"monitoring.{switch}.enabled", False)
     assert name not in {one["kind"] for one in helm.objects(off, kinds=kind)}
 
@@ -71,14 +75,18 @@ def _meta(label: str) -> str:
 
 
 def test_the_operator_is_scraped_at_the_port_that_it_has(helm: Helm) -> None:
-    objects = helm.objects(kinds=POD_MONITOR)
-    spec = find(objects, "PodMonitor", "v4serve-operator")["spec"]
-    deployment = find(objects, "Deployment")["spec"]
-    assert spec["selector"] == deployment["selector"]
+    objects = helm.objects(kinds=SERVICE_MONITOR)
+    spec = find(objects, "ServiceMonitor", "v4serve-operator")["spec"]
+    service, deployment = find(objects, "Service"), find(objects, "Deployment")["spec"]
+    assert spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert "namespaceSelector" not in spec  # its own
-    (endpoint,) = spec["podMetricsEndpoints"]
-    assert endpoint["port"] in _ports(deployment["template"])
+    assert service["spec"]["clusterIP"] == "None"  # each replica is a target
+    assert service["spec"]["selector"] == deployment["selector"]["matchLabels"]
+    (endpoint,), (port,) = spec["endpoints"], service["spec"]["ports"]
+    assert endpoint["port"] == port["name"]
+    assert port["port"] == _ports(deployment["template"])[port["targetPort"]]
     assert endpoint["honorLabels"]
+    assert endpoint["relabelings"] == [{"targetLabel": "role", "replacement": "operator"}]
 
 
 @pytest.mark.parametrize(("watched", "where"), [([], {"any": True}), (["one", "two"], {"matchNames": ["one", "two"]})])

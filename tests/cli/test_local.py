@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from tests.cli import stand_in
 from tests.cli.waiting import alive, gone, until
 from tests.tiny_config import DEEPSEEK
 from v4_cli.errors import DeploymentError
-from v4_cli.local import Command, LocalDeployment
+from v4_cli.local import Command, LocalDeployment, log_to_stderr
 from v4_cli.main import run
 from v4_cli.topology import HOST, LocalConfig, Process
 from v4_core.errors import ConfigError
@@ -78,6 +79,24 @@ async def test_ready_when_entered_and_gone_when_left() -> None:
     assert own[0] == "starting prefill-0, prefill-1, decode-0, router"
     assert own[-1].startswith("ready after")
     assert len(own) == 2, "an end that was asked for is not reported"
+
+
+async def test_the_file_for_prometheus_names_what_was_started() -> None:
+    async with deployment(Lines(), prefill=2) as one:
+        (job,) = json.loads(one.prometheus.read_text())["scrape_configs"]
+        pods = [target["labels"]["pod"] for target in job["static_configs"]]
+        assert pods == list(one.pids) == ["prefill-0", "prefill-1", "decode-0", "router"]
+        ports = {target for static in job["static_configs"] for target in static["targets"]}
+        assert len(ports | set(one.addresses.values())) == 8
+    assert not one.prometheus.exists()
+
+
+def test_people_read_one_time_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr("v4serve", "ready")
+    log_to_stderr("decode-0", "12:00:00 INFO v4serve.worker: ready")
+    own, other = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"v4serve   \| \d\d:\d\d:\d\d ready", own)
+    assert other == "decode-0  | 12:00:00 INFO v4serve.worker: ready"
 
 
 async def test_a_death_is_reported_and_survived_until_the_last_of_a_role() -> None:

@@ -24,7 +24,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[OperatorConfig, Any]]
 def test_every_flag_arrives(started: list[tuple[OperatorConfig, Any]]) -> None:
     flags = "--namespace a --namespace b --pull-policy Never --pull-secret x --pull-secret y --common-label team=z"
     more = "--operator-label a/b= --operator-label c=d --lease-namespace n --lease-name l --resync-seconds 60"
-    assert run(["operator", *IMAGES, *flags.split(), *more.split(), "--health-port", "1", "--log-format", "json"]) == 0
+    peer = ["--scrape-from", '{"podSelector": {}}']
+    rest = [*peer, "--health-port", "1", "--log-format", "json"]
+    assert run(["operator", *IMAGES, *flags.split(), *more.split(), *rest]) == 0
     assert started == [
         (
             OperatorConfig(
@@ -35,6 +37,7 @@ def test_every_flag_arrives(started: list[tuple[OperatorConfig, Any]]) -> None:
                 pull_secrets=("x", "y"),
                 common_labels={"team": "z"},
                 operator_labels={"a/b": "", "c": "d"},
+                scrape_from=({"podSelector": {}},),
                 lease_namespace="n",
                 lease_name="l",
                 health_port=1,
@@ -62,6 +65,8 @@ def test_a_file_with_flags(started: list[tuple[OperatorConfig, Any]], tmp_path: 
         ([*IMAGES, "--all-namespaces", "--namespace", "a"], "either --namespace"),
         ([*IMAGES, "--all-namespaces", "--common-label", "team"], "--common-label team is not key=value"),
         ([*IMAGES, "--all-namespaces", "--operator-label", "a b=c"], "a b=c is no label"),
+        ([*IMAGES, "--all-namespaces", "--scrape-from", "{"], "--scrape-from { is no JSON"),
+        ([*IMAGES, "--all-namespaces", "--scrape-from", "1"], "scrape_from[0] must be a group of settings, not 1"),
         ([*IMAGES, "--all-namespaces", "--pull-policy", "Sometimes"], "Invalid value for '--pull-policy'"),
     ],
 )

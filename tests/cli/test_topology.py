@@ -3,20 +3,21 @@ from typing import Any
 
 import pytest
 
-from v4_cli.topology import LocalConfig, Process, lost_role, processes, served_name, threads_per_worker
+from v4_cli.topology import LocalConfig, Process, lost_role, processes, scrape_config, served_name, threads_per_worker
 from v4_core.errors import ConfigError
 
 
 def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
     worker = {"threads": 9, "dtype": "fp64", "memory": None}
     config = LocalConfig(Path("/models/v4"), prefill=2, decode=3, device="cpu", worker=worker, log_format="json")
-    all_of_them = processes(config, 8000, [1, 2, 3, 4, 5])
+    all_of_them = processes(config, 8000, [1, 2, 3, 4, 5], [11, 12, 13, 14, 15, 16])
     assert [one.name for one in all_of_them] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2", "router"]
     assert [one.role for one in all_of_them] == ["prefill"] * 2 + ["decode"] * 3 + ["router"]
     assert all_of_them[3].settings == {
         "model": "/models/v4",
         "host": "127.0.0.1",
         "port": 4,
+        "monitoring_port": 14,
         "device": "cpu",
         "dtype": "fp64",
         "format": "auto",
@@ -29,6 +30,7 @@ def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
         "served_name": "v4",
         "host": "127.0.0.1",
         "port": 8000,
+        "monitoring_port": 16,
         "log_format": "json",
         "prefill": ["127.0.0.1:1", "127.0.0.1:2"],
         "decode": ["127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:5"],
@@ -36,9 +38,21 @@ def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
 
 
 def test_decode_alone() -> None:
-    *workers, router = processes(LocalConfig(Path("m"), prefill=0), 1, [2])
+    *workers, router = processes(LocalConfig(Path("m"), prefill=0), 1, [2], [3, 4])
     assert [one.name for one in workers] == ["decode-0"]
     assert router.settings["prefill"] == []
+
+
+def test_a_prometheus_finds_each_under_its_name_and_role() -> None:
+    config: Any = scrape_config(processes(LocalConfig(Path("m")), 1, [2, 3], [4, 5, 6]))
+    (job,) = config["scrape_configs"]
+    assert job["honor_labels"], "a metric's own role is kept"
+    everywhere = {"namespace": "local", "deployment": "local"}
+    assert job["static_configs"] == [
+        {"targets": ["127.0.0.1:4"], "labels": {**everywhere, "pod": "prefill-0", "role": "prefill"}},
+        {"targets": ["127.0.0.1:5"], "labels": {**everywhere, "pod": "decode-0", "role": "decode"}},
+        {"targets": ["127.0.0.1:6"], "labels": {**everywhere, "pod": "router", "role": "router"}},
+    ]
 
 
 def test_the_served_name_is_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +66,7 @@ def test_threads(cpus: int, workers: int, threads: int) -> None:
 
 
 def test_which_deaths_are_survived() -> None:
-    *workers, router = processes(LocalConfig(Path("m"), prefill=1, decode=2), 1, [2, 3, 4])
+    *workers, router = processes(LocalConfig(Path("m"), prefill=1, decode=2), 1, [2, 3, 4], [5, 6, 7, 8])
     prefill, decode, _ = workers
 
     def without(*dead: Process) -> str | None:

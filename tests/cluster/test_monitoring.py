@@ -28,7 +28,7 @@ from tests.observability.prometheus import Prometheus, PrometheusTools
 pytestmark = pytest.mark.cluster
 
 GROUP = "monitoring.coreos.com"
-KINDS = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
+KINDS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
 # Longer than a block of the cache, so that the second time its blocks are there.
 PROMPT = "Once upon a time there was a small boat that sailed on the wide sea. " * 40
 REQUESTS = 12
@@ -134,7 +134,9 @@ def kinds(installed: Installed) -> Iterator[None]:
     names = [f"{plural}.{GROUP}" for plural in KINDS.values()]
     cluster.kubectl("wait", "crd", *names, "--for=condition=Established", "--timeout=60s")
     yield
-    installed.helm("upgrade", monitoring={"podMonitor": {"enabled": False}, "rules": {"enabled": False}})
+    installed.helm(
+        "upgrade", monitoring={kind: {"enabled": False} for kind in ("podMonitor", "serviceMonitor", "rules")}
+    )
     cluster.kubectl("delete", "crd", *names)
     installed.helm("upgrade")
 
@@ -160,7 +162,8 @@ def test_monitors_and_rules_come_with_their_kinds_and_restart_nothing(installed:
     }
     names = {kind: sorted(map(name_of, one["items"])) for kind, one in found.items()}
     assert names == {
-        "PodMonitor": ["v4serve-operator", "v4serve-pods"],
+        "PodMonitor": ["v4serve-pods"],
+        "ServiceMonitor": ["v4serve-operator"],
         "PrometheusRule": ["v4serve-alerts", "v4serve-vllm"],
     }
     assert (sorted(map(name_of, installed.operators())), installed.pods_as_they_are()) == before

@@ -5,6 +5,7 @@ import logging
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -41,10 +42,14 @@ def formatted(message: str, fields: dict[str, Any], **more: Any) -> dict[str, An
     return entry
 
 
-def test_people_read_level_logger_and_message() -> None:
-    assert said("human", 'logging.getLogger("v4serve.worker").info("%d blocks", 3, extra={"fields": {"a": 1}})') == [
-        "INFO v4serve.worker: 3 blocks"
-    ]
+def test_people_read_time_level_logger_and_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC-5")  # five hours ahead
+    before = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=5)
+    [line] = said("human", 'logging.getLogger("v4serve.worker").info("%d blocks", 3, extra={"fields": {"a": 1}})')
+    clock, _, rest = line.partition(" ")
+    assert rest == "INFO v4serve.worker: 3 blocks"
+    time = datetime.strptime(clock, "%H:%M:%S").replace(tzinfo=UTC)
+    assert (time - before) % timedelta(days=1) < timedelta(minutes=30)
 
 
 def test_programs_read_one_object_a_line() -> None:

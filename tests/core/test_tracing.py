@@ -77,6 +77,14 @@ def test_without_a_usable_parent_a_trace_begins(traceparent: str, receiver: Rece
     assert one.trace not in ("0" * 32, TRACE)
 
 
+@pytest.mark.parametrize("header", ["no=pair,a secret", "secret", "=", "a=1,a=2", "a=" + "x" * 9000])
+def test_a_clients_broken_header_writes_no_line(header: str, spans: Tracing, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        for context in (Context(SAMPLED.traceparent, header), Context(header, header)):
+            assert "secret" not in spans.start("chat demo", context, 1.0).context.tracestate
+    assert caplog.records == []
+
+
 def test_who_asked_for_no_trace_gets_none(receiver: Receiver, spans: Tracing) -> None:
     left_out = spans.start("left out", UNSAMPLED, 1.0)
     assert left_out.context.traceparent.startswith(f"00-{TRACE}-")

@@ -1,6 +1,7 @@
 """Leases under any order of events: each ends once, and nothing is read after its end."""
 
 from contextlib import AbstractContextManager, ExitStack
+from typing import get_args
 
 import pytest
 from hypothesis import settings
@@ -9,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from v4_core.v1 import worker_pb2 as pb
 from v4_kvtransfer.errors import LeaseGone, StaleAttempt, TransferError
-from v4_kvtransfer.leases import Lease, LeaseTable, Pull
+from v4_kvtransfer.leases import Drop, Lease, LeaseTable, Pull
 
 TTL = 30.0
 TOKENS = 600
@@ -43,6 +44,7 @@ class Machine(RuleBasedStateMachine):
         self.expected: dict[int, str] = {}  # lease -> reason
         self.pulls: list[tuple[Pull, AbstractContextManager[Pull]]] = []
         self.current: dict[int, Pull] = {}
+        self.finished: set[int] = set()
         self.idle_since: dict[int, float] = {}
         self.attempts: dict[int, int] = {}
 
@@ -73,13 +75,14 @@ class Machine(RuleBasedStateMachine):
     def finish(self, pick: int) -> None:
         if (lease := self._pick(pick)) and not lease.finished:
             self.table.finish(lease.id, range(3), 0, [pb.First(id=1)])
+            self.finished.add(lease.id)
             self.idle_since[lease.id] = self.now
 
-    @rule(pick=PICK)
-    def release(self, pick: int) -> None:
+    @rule(pick=PICK, why=st.sampled_from(get_args(Drop)))
+    def drop(self, pick: int, why: Drop) -> None:
         if lease := self._pick(pick):
-            self.table.drop(lease.id)
-            self._ended(lease, "dropped")
+            self.table.drop(lease.id, why)
+            self._ended(lease, why)
 
     @rule(pick=PICK, step=st.sampled_from([-1, 0, 1]))
     def attach(self, pick: int, step: int) -> None:
@@ -132,6 +135,7 @@ class Machine(RuleBasedStateMachine):
         assert dict(self.ends) == self.expected
         assert len(self.ends) == len(self.expected)
         assert self.table.held == len(self.granted) - len(self.expected)
+        assert self.table.finished == len(self.finished - self.expected.keys())
 
     @invariant()
     def only_the_current_pull_reads(self) -> None:
@@ -190,13 +194,18 @@ def test_the_time_to_live_counts_from_the_last_pull_that_left() -> None:
     assert ends == ["expired"]
 
 
-def test_a_lease_says_how_long_it_was_held() -> None:
-    now, seconds = [5.0], list[float]()
+def test_a_lease_says_how_long_its_finished_prompt_was_held() -> None:
+    now, seconds = [5.0], list[float | None]()
     table = LeaseTable(TTL, lambda lease, end: seconds.append(lease.seconds), lambda: now[0])
-    lease = table.grant("r", 0, TOKENS)
-    now[0] = 7.5
-    table.drop(lease.id)
-    assert seconds == [2.5]
+    finished, dropped = table.grant("r", 0, TOKENS), table.grant("s", 0, TOKENS)
+    now[0] = 7.5  # prefill computes
+    table.finish(finished.id, range(3), 0, [])
+    with table.attached(finished.id, "r", 0, lambda: None):
+        now[0] = 8.5
+    now[0] = 9.0
+    table.drop(finished.id)
+    table.drop(dropped.id)
+    assert seconds == [1.5, None]
 
 
 def test_a_lease_is_of_its_request_only() -> None:

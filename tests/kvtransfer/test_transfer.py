@@ -205,7 +205,7 @@ def _drop(provider: Provider, lease: Lease) -> None:
     provider.leases.drop(lease.id)
 
 
-@pytest.mark.parametrize(("end", "message"), [(_drop, "was cancelled")])
+@pytest.mark.parametrize(("end", "message"), [(_drop, "the request has ended")])
 async def test_a_lease_that_ends_ends_its_pull(
     provider: Provider, end: Callable[[Provider, Lease], None], message: str
 ) -> None:

@@ -20,6 +20,7 @@ import httpx
 from openai import AsyncOpenAI, NotFoundError
 
 from tests.observability.prometheus import Prometheus, PrometheusTools, Target
+from tests.observability.promtest import FILES
 from tests.observability.recorded_operator import NAMESPACE, recorded_operator
 from v4_cli.local import LocalDeployment, own_command
 from v4_cli.topology import LocalConfig, Process, served_name
@@ -58,7 +59,7 @@ def loaded(tools: PrometheusTools, folder: Path) -> Iterator[Loaded]:
     with ExitStack() as stack:
         operator = Target(stack.enter_context(recorded_operator()), _OPERATOR)
         targets = [*(_target(name, port) for name, port in ports.items()), operator]
-        prometheus = stack.enter_context(Prometheus(tools, folder, targets))
+        prometheus = stack.enter_context(Prometheus(tools, folder, targets, rules=FILES))
         yield asyncio.run(_deploy_and_load(prometheus, ports))
 
 
@@ -99,14 +100,14 @@ class _Load:
         async with asyncio.TaskGroup() as group:
             for _ in range(_CLIENTS):
                 group.create_task(self._send_until_end())
-            await asyncio.sleep(SECONDS * 0.5)
+            await asyncio.sleep(SECONDS * 0.5)  # of mixed load; what comes then needs no certain state
             for number in range(_CLIENTS):
                 group.create_task(self._ask_at_length(random.Random(-1 - number)))
             await _until(self._ports["prefill-1"], _QUEUED)
             outage = time.time()
             await self._deployment.kill("prefill", 1)
-            await asyncio.sleep(SECONDS * 0.25)
-            for number in range(2 * _WORKER["max_sequences"]):
+            await asyncio.sleep(SECONDS * 0.25)  # of load on what is left
+            for number in range(4 * _WORKER["max_sequences"]):  # more than both decode workers hold at once
                 group.create_task(self._stream(_ids(random.Random(number), _GROWING_TOKENS), _GROWTH_TOKENS))
             await _until(self._ports["decode-1"], _FULL)
             await self._deployment.kill("decode", 1, signal.SIGTERM)  # it hands its streams back

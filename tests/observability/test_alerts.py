@@ -12,6 +12,7 @@ from tests.observability.promtest import Asked, Labels, check, rules_of, series
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
+PAGES = "https://github.com/v4serve/v4serve/blob/main/docs/runbooks"
 ALERTS = [rule for rule in rules_of("alerts.yaml") if "alert" in rule]
 NAMES = sorted({str(rule["alert"]) for rule in ALERTS})
 SECTIONS = ["## Meaning", "## Impact", "## Look at", "## Do"]
@@ -44,7 +45,17 @@ def histogram(name: str, bound: str, in_time: str, total: str) -> dict[str, str]
     }
 
 
-def burn(alert: str, name: str, bound: str, n: int) -> list[Case]:
+def without_token(values: str) -> dict[str, str]:
+    """Requests that ended before their first token by the service's fault."""
+    return {series("v4serve_requests_without_token_total", **POD, role="router"): values}
+
+
+def first_tokens(values: str, without: str) -> dict[str, str]:
+    """First tokens of a router, all in time, and requests that got none."""
+    return histogram("v4serve_time_to_first_token_seconds", "2.5", values, values) | without_token(without)
+
+
+def burn(alert: str, name: str, bound: str, n: int, more: Mapping[str, str] | None = None) -> list[Case]:
     """Of `n` times 100 a minute, for hours."""
     total = f"0+{100 * n}x400"
     given = {
@@ -56,13 +67,37 @@ def burn(alert: str, name: str, bound: str, n: int) -> list[Case]:
         "idle": histogram(name, bound, "0x400", "0x400"),
     }
     firing = {"fast": [{**NS, **FAST}], "slow": [{**NS, **SLOW}]}
-    return [Case(what, alert, values, 365, firing.get(what, ())) for what, values in given.items()]
+    more = more or {}
+    return [Case(what, alert, {**values, **more}, 365, firing.get(what, ())) for what, values in given.items()]
 
 
-def leases(held: str, sent: str) -> dict[str, str]:
+def ended(**outcomes: str) -> dict[str, str]:
+    """Requests of a router by outcome, statuses as s503."""
+    return {
+        series("v4serve_requests_total", **POD, endpoint="chat", outcome=outcome.removeprefix("s")): values
+        for outcome, values in outcomes.items()
+    }
+
+
+def work(running: str, generated: str, computed: str = "") -> dict[str, str]:
+    """Requests that a router serves, its tokens, and prompt tokens that a worker computed, if there is one."""
+    given = {
+        series("v4serve_requests_running", **POD, role="router"): running,
+        series("v4serve_generated_tokens_total", **POD, role="router"): generated,
+    }
+    worker = {**POD, "pod": "w", "role": "prefill"}
+    return given | ({series("v4serve_prefill_tokens_total", **worker): computed} if computed else {})
+
+
+def leases(held: str, sent: str, released: str = "0x40", expired: str = "0x40") -> dict[str, str]:
     """Of a prefill worker."""
     worker = {**POD, "role": "prefill"}
-    return {series("v4serve_leases_held", **worker): held, series("v4serve_leased_bytes_sent_total", **worker): sent}
+    return {
+        series("v4serve_leases_held", **worker): held,
+        series("v4serve_leased_bytes_sent_total", **worker): sent,
+        series("v4serve_leases_total", **worker, end="released"): released,
+        series("v4serve_leases_total", **worker, end="expired"): expired,
+    }
 
 
 def transfers(adopted: str, failed: str, cancelled: str = "0x60") -> dict[str, str]:
@@ -104,6 +139,15 @@ def pool(slots: str, tails_used: str, waiting: str) -> dict[str, str]:
     }
 
 
+def decode_pool(tails_used: str, refused: str = "0x60", for_room: str = "0x60") -> dict[str, str]:
+    """Of a decode worker on which nothing waits, as always; caches refused by it, and those that routers hold back."""
+    worker = {**POD, "role": "decode"}
+    return pool("0.4x60", tails_used, "0x60") | {
+        series("v4serve_transfers_total", **worker, transport="grpc", result="refused"): refused,
+        series("v4serve_requests_waiting_for_room", **{**POD, "pod": "r0"}, role="router"): for_room,
+    }
+
+
 def desired(role: str, count: int = 1) -> dict[str, str]:
     """What the operator says that should be there."""
     return {series("v4serve_deployment_workers", **NS, role=role, state="desired"): f"{count}x60"}
@@ -122,10 +166,9 @@ def routable(role: str, *values: str) -> dict[str, str]:
     }
 
 
-def progressing(status: str, reason: str, values: str) -> dict[str, str]:
-    """A condition of a deployment, as the operator tells it."""
-    condition = {**NS, "type": "Progressing", "status": status, "reason": reason}
-    return {series("v4serve_deployment_condition", **condition): values}
+def condition(kind: str, status: str, reason: str, values: str) -> dict[str, str]:
+    """Of a deployment, as the operator tells it."""
+    return {series("v4serve_deployment_condition", **NS, type=kind, status=status, reason=reason): values}
 
 
 def errors(values: str) -> dict[str, str]:
@@ -133,10 +176,21 @@ def errors(values: str) -> dict[str, str]:
     return {series("v4serve_operator_errors_total", namespace="system", pod="o", kind="api"): values}
 
 
+_TTFT = "V4ServeTimeToFirstTokenBudgetBurn"
+_FAILING, _STALLED = "V4ServeRequestsFailing", "V4ServeStalled"
 _LEASES, _PREFIX = "V4ServeLeasesNotReturned", "V4ServePrefixHitRatioCollapse"
+_ROLLOUT, _POOL = "V4ServeRolloutStuck", "V4ServePoolExhausted"
 
 CASES = [
-    *burn("V4ServeTimeToFirstTokenBudgetBurn", "v4serve_time_to_first_token_seconds", "2.5", 1),
+    *burn(_TTFT, "v4serve_time_to_first_token_seconds", "2.5", 1, without_token("0x400")),
+    Case(
+        "nothing answers any more",
+        _TTFT,
+        first_tokens("0+100x300 30000x100", "0x300 0+100x100"),
+        365,
+        [{**NS, **FAST}, {**NS, **SLOW}],
+    ),
+    Case("a few fail", _TTFT, first_tokens("0+100x400", "0+0.9x400"), 365),
     *burn("V4ServeInterTokenLatencyBudgetBurn", "v4serve_inter_token_latency_seconds", "0.1", 100),
     Case("all down", "V4ServeRouterDown", up("1x5 0x20", "1x5 0x20"), 9, [{**NS, **CRITICAL}]),
     Case("all gone", "V4ServeRouterDown", up("1x5 stale") | desired("router"), 15, [{**NS, **CRITICAL}]),
@@ -165,7 +219,29 @@ CASES = [
     ),
     Case("none wanted", "V4ServeNoReadyWorker", up("1x20") | routable("decode", "1x20") | desired("prefill", 0), 15),
     Case("no router to ask", "V4ServeNoReadyWorker", up("0x20") | desired("decode"), 15),
-    Case("held", _LEASES, leases("3x30", "0+9x5 45x25"), 25, [{**POD, "role": "prefill", **WARNING}]),
+    Case("a tenth", _FAILING, ended(ok="0+9x60", s503="0+1x60"), 30, [{**NS, **CRITICAL}]),
+    Case("all", _FAILING, ended(ok="9x60", s500="0+1x60"), 30, [{**NS, **CRITICAL}]),
+    Case("few of many", _FAILING, ended(ok="0+96x60", s503="0+4x60"), 30),
+    Case("of clients", _FAILING, ended(ok="0+5x60", s400="0+9x60", s429="0+9x60", client_gone="0+9x60"), 30),
+    Case("a moment", _FAILING, ended(ok="0+9x60", s503="0x20 9x40"), 23),
+    Case("one", _FAILING, ended(ok="1x60", s503="0x24 1 2x30"), 29),
+    Case("no worker moves", _STALLED, work("2x60", "0+9x20 180x40", "0+9x20 180x40"), 30, [{**NS, **CRITICAL}]),
+    Case("no worker is left", _STALLED, work("2x60", "0+9x20 180x40"), 30, [{**NS, **CRITICAL}]),
+    Case("tokens come", _STALLED, work("2x60", "0+9x60", "180x60"), 30),
+    Case("a long prompt is computed", _STALLED, work("2x60", "180x60", "0+9x60"), 30),
+    Case("nobody asks", _STALLED, work("0x60", "180x60", "180x60"), 30),
+    Case("somebody begins to ask", _STALLED, work("0x28 1x30", "180x60", "180x60"), 30),
+    Case("for minutes", _STALLED, work("2x60", "0+9x20 180x4 180+9x30", "0+9x20 180x40"), 24),
+    Case("held", _LEASES, leases("3x30", "0+9x5 45x25"), 25, [{**POD, "role": "prefill", "sign": "unread", **WARNING}]),
+    Case(
+        "a leak beside traffic",
+        _LEASES,
+        leases("3x40", "0+9x40", "0+5x40", "0+1x40"),
+        25,
+        [{**POD, "role": "prefill", "sign": "expired", **WARNING}],
+    ),
+    Case("few of many expire", _LEASES, leases("3x40", "0+9x40", "0+50x40", "0+1x40"), 25),
+    Case("one expires", _LEASES, leases("0x40", "0x40", "0x40", "0x16 1x24"), 24),
     Case("being read", _LEASES, leases("3x30", "0+9x30"), 25),
     Case("come and go", _LEASES, leases("3 3 3 0 3 3 3 3 0 3 3 3 3 0 3 3 3 3 0 3 3 3 3 0 3 3", "0x30"), 25),
     Case(
@@ -196,19 +272,36 @@ CASES = [
     Case("once", "V4ServePreemptionStorm", preemptions("0x10 3x60", "0x60"), 30),
     Case("slots", "V4ServePoolExhausted", pool("0.97x60", "8x60", "2x60"), 30, [{**POD, "role": "decode", **WARNING}]),
     Case("tails", "V4ServePoolExhausted", pool("0.4x60", "16x60", "2x60"), 30, [{**POD, "role": "decode", **WARNING}]),
+    Case("caches refused", _POOL, decode_pool("16x60", refused="0+1x60"), 30, [{**POD, "role": "decode", **WARNING}]),
+    Case("caches held back", _POOL, decode_pool("16x60", for_room="2x60"), 30, [{**POD, "role": "decode", **WARNING}]),
+    Case("full and all fit", _POOL, decode_pool("16x60", refused="9x60"), 30),
+    Case("held back with room", _POOL, decode_pool("8x60", refused="0+1x60", for_room="2x60"), 30),
+    Case(
+        "held back for another role",
+        _POOL,
+        {name.replace("decode", "prefill"): values for name, values in decode_pool("16x60", for_room="2x60").items()},
+        30,
+    ),
     Case("full and nobody waits", "V4ServePoolExhausted", pool("0.97x60", "16x60", "0x60"), 30),
     Case("they wait with room", "V4ServePoolExhausted", pool("0.9x60", "8x60", "2x60"), 30),
     Case("for minutes", "V4ServePoolExhausted", pool("0.4x20 0.97x8 0.4x30", "8x60", "2x60"), 27),
+    *(
+        Case(reason, _ROLLOUT, condition("Progressing", "False", reason, "1x30"), 20, [{**NS, **WARNING}])
+        for reason in ("ProgressDeadlineExceeded", "ModelFetchFailed")
+    ),
+    Case("wrong", _ROLLOUT, condition("Degraded", "True", "ProbeFailed", "1x30"), 20, [{**NS, **WARNING}]),
     Case(
-        "stuck",
-        "V4ServeRolloutStuck",
-        progressing("False", "ProgressDeadlineExceeded", "1x20"),
-        10,
+        "now for this reason, now for that",
+        _ROLLOUT,
+        condition("Degraded", "True", "ProbeFailed", "1x10 stale")
+        | condition("Degraded", "True", "WorkersEnd", "_x10 1x30"),
+        20,
         [{**NS, **WARNING}],
     ),
-    Case("on its way", "V4ServeRolloutStuck", progressing("True", "Exchanging", "1x20"), 10),
-    Case("done", "V4ServeRolloutStuck", progressing("False", "Complete", "1x20"), 10),
-    Case("went on", "V4ServeRolloutStuck", progressing("False", "ProgressDeadlineExceeded", "1x5 stale"), 10),
+    Case("on its way", _ROLLOUT, condition("Progressing", "True", "RollingOut", "1x30"), 20),
+    Case("done", _ROLLOUT, condition("Progressing", "False", "Complete", "1x30"), 20),
+    Case("well", _ROLLOUT, condition("Degraded", "False", "AsExpected", "1x30"), 20),
+    Case("went on", _ROLLOUT, condition("Progressing", "False", "ProgressDeadlineExceeded", "1x10 stale"), 20),
     Case(
         "again and again",
         "V4ServeOperatorErrors",
@@ -240,7 +333,7 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
 def test_an_alert_says_what_it_must(rule: Mapping[str, dict[str, str]]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
+    assert rule["annotations"]["runbook_url"] == f"{PAGES}/{rule['alert']}.md"
     assert "for" in rule
 
 
@@ -261,7 +354,7 @@ def test_annotations_are_filled_in(prometheus_tools: PrometheusTools, tmp_path: 
         "summary": "Caches of ns/demo do not arrive.",
         "description": "10% of the transfers by grpc failed over the last 10 minutes. Prompts are computed again, or "
         "requests fail.",
-        "runbook_url": "docs/runbooks/V4ServeTransferFailures.md",
+        "runbook_url": f"{PAGES}/V4ServeTransferFailures.md",
     }
     labels = {**NS, "transport": "grpc", **WARNING}
     alert = {

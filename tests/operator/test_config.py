@@ -27,6 +27,8 @@ GOOD = OperatorConfig("worker:1", "router:1", namespaces=("a",))
         ({"common_labels": {"a": "x" * 64}}, "is no label"),
         ({"operator_labels": {"a/b/c": "d"}}, "is no label"),
         ({"common_labels": {"a": 1}}, "a=1 is no label"),
+        ({"scrape_from": ({"pods": {}},)}, "{'pods': {}} is no NetworkPolicyPeer: ipBlock, namespaceSelector, podSel"),
+        ({"scrape_from": ({},)}, "is no NetworkPolicyPeer"),
         ({"health_port": 65536}, "health_port is 65536"),
         ({"resync_seconds": 0.5}, "resync_seconds is 0.5"),
     ],

@@ -39,6 +39,7 @@ STRANGER = Peer(MODELS, {"app": "web"}, {"kubernetes.io/metadata.name": MODELS})
 OPERATOR = Peer("v4serve", {"app": "operator"}, {"kubernetes.io/metadata.name": "v4serve"})
 IMPOSTOR = Peer(OTHER, {"app": "operator"}, {"kubernetes.io/metadata.name": OTHER})
 PROMETHEUS = Peer("observe", {"app": "prometheus"}, {"team": "monitoring"})
+OPERATORS_CHOICE = Peer("platform", {"app": "prometheus"}, {"team": "platform"})
 DNS = Peer("kube-system", {"k8s-app": "kube-dns"}, {"kubernetes.io/metadata.name": "kube-system"})
 OTHER_PREFILL, OTHER_ROUTER = pod("prefill", name="another"), pod("router", name="another")
 SAME_NAME_ELSEWHERE = pod("router", namespace=OTHER)
@@ -89,6 +90,23 @@ def test_who_may_talk_to_whom(source: Peer, target: Peer, port: int, allowed: bo
     assert may(policies(), source, target, port) is allowed
 
 
+@pytest.mark.parametrize(
+    ("named", "source", "allowed"),
+    [
+        ([], OPERATORS_CHOICE, True),
+        ([], PROMETHEUS, False),
+        (SPEC["networkPolicy"]["scrapeFrom"], OPERATORS_CHOICE, False),
+        (SPEC["networkPolicy"]["scrapeFrom"], PROMETHEUS, True),
+    ],
+)
+def test_who_scrapes_is_what_the_spec_says_else_the_operator(named: list[Obj], source: Peer, allowed: bool) -> None:
+    settings = replace(SETTINGS, scrape_from=({"namespaceSelector": {"matchLabels": {"team": "platform"}}},))
+    rules = policies(settings, {**SPEC, "networkPolicy": {"scrapeFrom": named}})
+    for target, port in ((ROUTER, 9100), (PREFILL, 9101), (DECODE, 9102)):
+        assert may(rules, source, target, port) is allowed
+    assert not may(rules, OPERATORS_CHOICE, PREFILL, 5101)
+
+
 def test_names_of_hosts_are_asked_for_by_udp() -> None:
     assert may(policies(), DECODE, DNS, 53, "UDP")
     assert not may(policies(), DECODE, DNS, 443, "UDP")
@@ -136,8 +154,8 @@ def test_budgets_let_a_node_be_drained() -> None:
         assert "unhealthyPodEvictionPolicy" not in budget["spec"]
 
 
-def policies(settings: Settings = SETTINGS) -> list[Obj]:
-    world = World(SPEC, settings)
+def policies(settings: Settings = SETTINGS, spec: Obj = SPEC) -> list[Obj]:
+    world = World(spec, settings)
     return [obj for obj in world.plan().objects if obj["kind"] == "NetworkPolicy"]
 
 

@@ -71,7 +71,7 @@ class Deployment:
 
     def discover(self, *endpoints: Endpoint) -> None:
         """These are the workers now."""
-        self.router.fleet.update(endpoints)
+        self.router.update(endpoints)
 
     async def idle(self) -> None:
         """No worker holds anything."""

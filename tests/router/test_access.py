@@ -107,6 +107,30 @@ async def test_keys_are_never_logged(deploy: Deploy, keys: Path, caplog: pytest.
     assert not [r for r in caplog.records if "sk-" in r.getMessage() and r.name.startswith("v4")]
 
 
+async def test_a_refusal_is_counted_and_logged(deploy: Deploy, keys: Path, caplog: pytest.LogCaptureFixture) -> None:
+    d = await deploy(0, 1, api_keys=keys)
+    caplog.set_level(logging.INFO, "v4serve.request")
+    headers = {"authorization": "Bearer sk-eve-1", "x-request-id": "mine"}
+    for path, endpoint in (
+        ("/v1/completions", "completions"),
+        ("/v1/chat/completions", "chat"),
+        ("/sk-mallory", "other"),
+    ):
+        caplog.clear()
+        answer = await d.http.post(path, json={}, headers=headers)
+        assert (answer.status_code, answer.headers["x-request-id"]) == (401, "mine")
+        assert d.router.metrics.requests.labels(endpoint, "401")._value.get() == 1
+        await until(lambda: bool(caplog.records), "the line of the request")
+        (record,) = caplog.records
+        fields = dict(record.__dict__["fields"])
+        assert (record.name, record.levelname, fields.pop("total_seconds") >= 0) == ("v4serve.request", "INFO", True)
+        assert fields == {"request_id": "mine", "endpoint": endpoint, "outcome": "401"}
+        assert "sk-" not in record.getMessage()
+    answer = await d.http.post("/v1/completions", headers={"x-request-id": "not mine"})
+    assert answer.headers["x-request-id"] not in ("", "not mine")
+    assert d.router.metrics.without_token._value.get() == 0
+
+
 def test_a_router_does_not_start_with_broken_keys(keys: Path, model_path: Path) -> None:
     from v4_router.config import RouterConfig
     from v4_router.router import Router

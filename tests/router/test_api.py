@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 import time
 from array import array
@@ -241,6 +242,17 @@ async def test_route_cached_tokens_and_request_id(deploy: Deploy) -> None:
     assert again.headers["x-request-id"] not in ("", "bad id")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_route_names_no_decode_worker_that_took_no_part(deploy: Deploy, stream: bool) -> None:
+    d = await deploy()
+    response = await d.complete(PROMPT, max_tokens=1, stream=stream)
+    route = f"prefill={d.prefill[0].address}; decode=-; cached=0; reason=least-queued"
+    assert response.headers["x-v4serve-route"] == route
+    facts = (await d.complete(PROMPT, max_tokens=1, headers={"x-v4serve-timing": "1"})).json()["v4serve"]
+    assert [(way["prefill"], way["decode"]) for way in facts["ways"]] == [(d.prefill[0].address, "-")]
+    assert not d.decode[0].starts
+
+
 async def test_a_prefix_goes_where_it_is_cached(deploy: Deploy) -> None:
     d = await deploy(2, 1)
     prefixes = [[10 + i] * 600 for i in range(6)]
@@ -372,8 +384,9 @@ async def test_a_body_that_does_not_arrive(deploy: Deploy, monkeypatch: pytest.M
 
 
 async def test_a_client_that_never_reads_ends_with_its_deadline(
-    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "v4_router.api")
     monkeypatch.setattr("v4_router.api._LAST_WORD_SECONDS", 0.1)
     d = await deploy(0, 1, policy=Policy(request_timeout_seconds=1.5))
     body = json.dumps({"prompt": PROMPT, "stream": True, "logprobs": 20, "n": 8}).encode()
@@ -383,6 +396,8 @@ async def test_a_client_that_never_reads_ends_with_its_deadline(
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         await d.idle()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "v4_router.api"]
+    assert line.endswith(": the client does not read why it ends: 504 DeadlineExceeded")
 
 
 async def test_too_large_a_body(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,6 +12,7 @@ from tests.router.fake_worker import FakeWorker
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.metrics import RETRY, Metrics
 from v4_router.placement import REASONS
+from v4_router.policy import Policy
 from v4_router.workers import WorkerLink
 
 BLOCK = 256
@@ -36,7 +38,24 @@ def is_down(link: WorkerLink) -> bool:
 def test_what_can_be_counted_is_there_before_it_happens() -> None:
     registry = Metrics().registry
     for endpoint in ("completions", "chat"):
-        assert registry.get_sample_value("v4serve_requests_total", {"endpoint": endpoint, "outcome": "ok"}) == 0
+        for outcome in (
+            "ok",
+            "client_gone",
+            "cancelled",
+            "400",
+            "401",
+            "404",
+            "408",
+            "413",
+            "429",
+            "500",
+            "503",
+            "504",
+        ):
+            labels = {"endpoint": endpoint, "outcome": outcome}
+            assert registry.get_sample_value("v4serve_requests_total", labels) == 0, labels
+    assert registry.get_sample_value("v4serve_requests_total", {"endpoint": "other", "outcome": "401"}) == 0
+    assert registry.get_sample_value("v4serve_requests_without_token_total") == 0
     for reason in (*REASONS, RETRY):
         assert registry.get_sample_value("v4serve_placements_total", {"reason": reason}) == 0
     for reason in pb.Reason.keys()[1:]:
@@ -80,6 +99,38 @@ async def test_tokens_and_requests_are_seen_while_they_run(deploy: Deploy) -> No
     await d.idle()
     await until(lambda: d.router.requests == 0, "it ended")
     assert await d.metric("v4serve_requests_running") == 0
+
+
+async def test_no_request_ends_in_a_way_that_was_not_there_before(deploy: Deploy) -> None:
+    """Every error of the tree is one of the outcomes, so that nothing is born at 1."""
+    d = await deploy(0, 1)
+    known = {tuple(s.labels.values()) for s in next(iter(d.router.metrics.requests.collect())).samples}
+    for reason in pb.Reason.values()[1:]:
+        d.decode[0].refuse_always = reason
+        assert (await d.complete(PROMPT)).status_code >= 400
+    assert {tuple(s.labels.values()) for s in next(iter(d.router.metrics.requests.collect())).samples} == known
+
+
+async def test_requests_that_get_no_token_by_the_services_fault(deploy: Deploy) -> None:
+    name = "v4serve_requests_without_token_total"
+    d = await deploy(0, 1)
+    await d.complete(PROMPT, max_tokens=2)
+    await d.complete(PROMPT, bogus=1)
+    for reason, status, count in ((pb.OVERLOADED, 429, 0), (pb.DRAINING, 503, 1), (pb.INTERNAL, 500, 2)):
+        d.decode[0].refuse_always = reason
+        assert (await d.complete(PROMPT)).status_code == status
+        assert await d.metric(name) == count
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_deadline_counts_unless_a_token_reached_the_client(deploy: Deploy, stream: bool) -> None:
+    d = await deploy(0, 1, policy=Policy(request_timeout_seconds=1.5))
+    d.decode[0].step_seconds = 0.01
+    answer = await d.complete(PROMPT, max_tokens=100_000, stream=stream)
+    assert "deadline_exceeded" in answer.text
+    assert d.decode[0].tokens_sent > 0, "the router had tokens in either case"
+    assert await d.metric("v4serve_requests_total", outcome="504") == 1
+    assert await d.metric("v4serve_requests_without_token_total") == (0 if stream else 1)
 
 
 async def test_a_prompt_is_counted_once_however_often_it_is_computed(deploy: Deploy) -> None:

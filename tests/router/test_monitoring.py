@@ -34,6 +34,9 @@ async def test_the_fleet(deploy: Deploy) -> None:
     await until(lambda: d.router.metrics.transfers["r1"].bytes == 2000, "prefill's probe and this were transferred")
     told = await fleet(d)
     assert told["router"].pop("version")
+    moved = {name: told["router"].pop(name) for name in ("transfers", "transferred_bytes", "transfer_seconds")}
+    assert moved["transferred_bytes"] == 1000 * moved["transfers"] >= 2000, "of former revisions too"
+    assert moved["transfer_seconds"] == 0.5 * moved["transfers"]
     assert told["router"] == {"served_name": "tiny", "ready": True, "requests": 1}
     prefill, decode = told["workers"]
     assert decode.pop("load") == {field.name: 0 for field in pb.Load.DESCRIPTOR.fields} | {

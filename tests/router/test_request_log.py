@@ -82,6 +82,13 @@ async def test_a_request_that_was_served(deploy: Deploy, lines: pytest.LogCaptur
     assert fields["ttft_seconds"] + fields["decode_seconds"] <= fields["total_seconds"]
 
 
+async def test_a_request_that_prefill_alone_served(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
+    d = await deploy()
+    await d.complete(PROMPT, max_tokens=1)
+    fields = await fields_of(lines)
+    assert (fields["prefill_worker"], "decode_worker" in fields) == (d.prefill[0].address, False)
+
+
 async def test_requests_that_fail(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
     d = await deploy(0, 1)
     await d.complete(PROMPT, bogus=1)

@@ -46,3 +46,23 @@ async def test_transfers_are_counted_by_revision(deploy: Deploy) -> None:
     (after,) = fleet_status(d.router)["revisions"]
     assert after["transfers"] - before["transfers"] == 3
     assert after["transferred_bytes"] - before["transferred_bytes"] == 3000
+
+
+async def test_transfers_of_revisions_that_went_stay_in_the_total_alone(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    await d.complete([10], max_tokens=2)
+    before = fleet_status(d.router)
+    total = before["router"]
+    assert total["transfers"] == before["revisions"][0]["transfers"] > 0
+    d.discover(*(worker.endpoint(revision="new") for worker in d.workers))
+    await d.wait_up()
+    await d.complete([10], max_tokens=2)
+    after = fleet_status(d.router)
+    assert after["router"]["transfers"] >= total["transfers"] + 1
+    assert after["router"]["transferred_bytes"] == 1000 * after["router"]["transfers"]
+    assert after["router"]["transfer_seconds"] == 0.5 * after["router"]["transfers"]
+    assert set(d.router.metrics.transfers) == {"new"}
+    d.discover(*(worker.endpoint() for worker in d.workers))
+    (back,) = fleet_status(d.router)["revisions"]
+    assert (back["revision"], back["transfers"]) == ("", 0)
+    assert fleet_status(d.router)["router"]["transfers"] == after["router"]["transfers"]

@@ -1,17 +1,21 @@
 """What a worker's /metrics say, scraped over HTTP from real workers, beside what was done with them."""
 
+import itertools
 import re
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import aiohttp
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engine.harness import make_engine, prompt
 from tests.worker.cluster import DEADLINE, Node, start, until
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Engine
+from v4_engine.engine import Engine, Event
+from v4_engine.scheduler import Plan
 from v4_worker.metrics import WorkerMetrics
 from v4_worker.monitoring import monitoring
 
@@ -73,9 +77,9 @@ class Scraped(Node):
 
 
 @asynccontextmanager
-async def scraped(role: str, engine: Engine | None = None, lease_seconds: float = 30.0) -> AsyncIterator[Scraped]:
-    """A worker, empty at the end."""
-    node = await Scraped.start(role, engine, lease_seconds=lease_seconds)
+async def scraped(role: str, engine: Engine | None = None) -> AsyncIterator[Scraped]:
+    """A worker, empty at the end; leases outlast the test."""
+    node = await Scraped.start(role, engine, lease_seconds=600.0)
     assert isinstance(node, Scraped)
     try:
         async with monitoring(node.worker.metrics, "127.0.0.1", 0) as node.url:
@@ -83,6 +87,23 @@ async def scraped(role: str, engine: Engine | None = None, lease_seconds: float 
             await node.empty()
     finally:
         await node.stop()
+
+
+@contextmanager
+def paused(engine: Engine, steps: int) -> Iterator[threading.Event]:
+    """The engine computes so many steps, and the next one only when the event is set, or at the end."""
+    compute, taken, go_on = engine.compute, itertools.count(), threading.Event()
+
+    def wait(plan: Plan) -> list[Event]:
+        if next(taken) >= steps:
+            go_on.wait()
+        return compute(plan)
+
+    engine.compute = wait  # type: ignore[method-assign]
+    try:
+        yield go_on
+    finally:
+        go_on.set()
 
 
 async def hand_over(prefill: Node, decode: Node, ids: list[int], name: str = "r", tokens: int = 12) -> pb.Source:
@@ -126,33 +147,40 @@ async def test_a_worker_that_has_done_nothing() -> None:
 
 
 async def test_before_during_and_after_a_transfer() -> None:
-    tokens = 2600
-    async with scraped("prefill", make_engine(chunk_tokens=16)) as prefill, scraped("decode") as decode:
-        await hand_over(prefill, decode, prompt(tokens))
+    tokens, engine = 2600, make_engine(chunk_tokens=16)
+    async with scraped("prefill", engine) as prefill, scraped("decode") as decode:
+        with paused(engine, steps=40) as go_on:
+            await hand_over(prefill, decode, prompt(tokens))
+            left = tokens - 40 * 16
+            await prefill.until_scraped(lambda samples: samples["queued_tokens"] == left)
+            here = await prefill.until_scraped(lambda samples: samples["leased_bytes_sent_total"] > 0)
+            assert here["leases_held"] == 0, "the prompt is not finished"
+            assert prefill.worker.leases.held == 1
+            assert by(here, "sequences") == {"running": 1}
+            assert here["queued_tokens"] == tokens - here["prefill_tokens_total"] == left
+            assert sum(by(here, "block_slots").values()) == 64
+            assert here["block_slots_used_ratio"] == by(here, "block_slots")["used"] / 64
 
-        there = await decode.until_scraped(lambda samples: samples["transfers_in_flight"] == 1)
-        assert by(there, "sequences") == {"arriving": 1}
-        assert by(there, "live_tails") == {"free": 5, "used": 1}
-        assert by(there, "transfers_total") == {}
-
-        here = await prefill.until_scraped(lambda samples: samples["leased_bytes_sent_total"] > 0)
-        assert here["leases_held"] == 1
-        assert by(here, "sequences") == {"running": 1}
-        assert 0 < here["queued_tokens"] < tokens
-        assert 0 <= here["queued_tokens"] + here["prefill_tokens_total"] - tokens <= 16, "a chunk may be on its way"
-        assert sum(by(here, "block_slots").values()) == 64
-        assert here["block_slots_used_ratio"] == by(here, "block_slots")["used"] / 64
+            there = await decode.until_scraped(lambda samples: by(samples, "sequences") == {"arriving": 1})
+            assert there["transfers_in_flight"] == 1
+            assert by(there, "live_tails") == {"free": 5, "used": 1}
+            assert by(there, "transfers_total") == {}
+            go_on.set()
 
         await until(lambda: len(decode.tokens()) == 11)
+        adopted = (await decode.event("adopted")).adopted
         here = await prefill.until_scraped(lambda samples: samples["leases_held"] == 0 and not by(samples, "sequences"))
         there = await decode.until_scraped(lambda samples: not by(samples, "sequences"))
         size = decode.worker.memory.geometry.sequence_bytes(tokens)
         assert here["leased_bytes_sent_total"] == there[f"transfer_bytes_total{{{GRPC}}}"] == size
         assert by(here, "leases_total") == {"released": 1}
         assert here["lease_seconds_count"] == there[f"transfer_seconds_count{{{GRPC}}}"] == 1
-        assert here["lease_seconds_sum"] >= there[f"transfer_seconds_sum{{{GRPC}}}"]
+        assert here["lease_seconds_sum"] > 0
         assert there["transfer_wait_seconds_count"] == 1
-        assert 0 < there["transfer_wait_seconds_sum"] < there[f"transfer_seconds_sum{{{GRPC}}}"]
+        assert there["transfer_wait_seconds_sum"] == adopted.wait_seconds > 0
+        moved = there[f"transfer_seconds_sum{{{GRPC}}}"]
+        assert moved == pytest.approx(adopted.seconds - adopted.wait_seconds)
+        assert moved > 0
         assert by(there, "transfers_total") == {"adopted": 1}
         assert there["transfers_in_flight"] == there["transfer_saved_bytes_total"] == 0
 
@@ -183,26 +211,41 @@ async def test_what_is_here_already_is_saved() -> None:
 
 
 async def test_a_transfer_that_is_cancelled_and_a_lease_that_is_dropped() -> None:
-    async with scraped("prefill", make_engine(chunk_tokens=16)) as prefill, scraped("decode") as decode:
-        await hand_over(prefill, decode, prompt(2600))
-        await decode.until_scraped(lambda samples: samples["transfers_in_flight"] == 1)
-        decode.cancel("r")
-        there = await decode.until_scraped(lambda samples: bool(by(samples, "transfers_total")))
-        assert by(there, "transfers_total") == {"cancelled": 1}
-        assert there["transfers_in_flight"] == there[f"transfer_bytes_total{{{GRPC}}}"] == 0
-        prefill.cancel("r")
-        here = await prefill.until_scraped(lambda samples: samples["leases_held"] == 0)
-        assert by(here, "leases_total") == {"dropped": 1}
-        assert here["prompt_prefill_seconds_count"] == 0
+    engine = make_engine(chunk_tokens=16)
+    async with scraped("prefill", engine) as prefill, scraped("decode") as decode:
+        with paused(engine, steps=40):
+            await hand_over(prefill, decode, prompt(2600))
+            await decode.until_scraped(lambda samples: samples["transfers_in_flight"] == 1)
+            decode.cancel("r")
+            there = await decode.until_scraped(lambda samples: bool(by(samples, "transfers_total")))
+            assert by(there, "transfers_total") == {"cancelled": 1}
+            assert there["transfers_in_flight"] == there[f"transfer_bytes_total{{{GRPC}}}"] == 0
+            prefill.cancel("r")
+            here = await prefill.until_scraped(lambda samples: bool(by(samples, "leases_total")))
+            assert by(here, "leases_total") == {"dropped": 1}
+            assert here["lease_seconds_count"] == here["prompt_prefill_seconds_count"] == 0
+
+
+async def test_a_lease_that_no_decode_worker_needs() -> None:
+    async with scraped("prefill") as prefill:
+        prefill.send(start(prompt(300), pb.PREFILL, max_tokens=1))
+        await prefill.event("tokens")
+        here = await prefill.until_scraped(lambda samples: bool(by(samples, "leases_total")))
+        assert by(here, "leases_total") == {"unneeded": 1}
+        assert here["leases_held"] == here["lease_seconds_count"] == 0
 
 
 async def test_a_transfer_that_fails_and_a_lease_that_expires() -> None:
-    async with scraped("prefill", lease_seconds=0.1) as prefill, scraped("decode") as decode:
+    async with scraped("prefill") as prefill, scraped("decode") as decode:
         prefill.send(start(prompt(300), pb.PREFILL))
         await prefill.event("tokens")
-        await prefill.until_scraped(lambda samples: by(samples, "sequences") == {"parked": 1})
-        here = await prefill.until_scraped(lambda samples: samples["leases_held"] == 0)
+        here = await prefill.until_scraped(lambda samples: by(samples, "sequences") == {"parked": 1})
+        assert (here["leases_held"], here["lease_seconds_count"]) == (1, 0)
+        prefill.worker.leases._ttl = 0.0
+        prefill.worker.leases.expire()
+        here = await prefill.scrape()
         assert by(here, "leases_total") == {"expired": 1}
+        assert (here["leases_held"], here["lease_seconds_count"]) == (0, 1)
         source = pb.Source(address=prefill.address, lease=1)
         decode.send(start(prompt(300), pb.DECODE, source=source))
         await decode.event("failed")

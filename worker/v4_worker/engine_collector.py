@@ -46,7 +46,6 @@ class EngineCollector(Collector):
         sequences = {"waiting": load.waiting, "arriving": report.arriving, "running": running, "parked": report.parked}
         yield _by_state("sequences", _SEQUENCES, sequences)
         yield _gauge("queued_tokens", "Tokens of prompts here that are still to be computed", load.queued_tokens)
-        yield _gauge("leases_held", "Caches that are held for decode workers", load.leases)
 
     def _memory(self) -> Iterator[Metric]:
         load = self.report.load

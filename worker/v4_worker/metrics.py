@@ -68,7 +68,10 @@ class WorkerMetrics:
         sent = self._counter("transfer_bytes", "Bytes transferred of caches that were adopted", "transport")
         self._transfer_bytes = sent.labels(_TRANSPORT)
         seconds = self._histogram(
-            "transfer_seconds", "Seconds that the transfer of an adopted cache took", SECONDS, "transport"
+            "transfer_seconds",
+            "Seconds of the transfer of an adopted cache, without those in which prefill had nothing to send",
+            SECONDS,
+            "transport",
         )
         self._transfer_seconds = seconds.labels(_TRANSPORT)
         self._transfer_wait = self._histogram(
@@ -86,13 +89,16 @@ class WorkerMetrics:
     def _add_leases(self) -> None:
         ends = self._counter(
             "leases",
-            "Leases that ended; released: a decode worker has the cache, expired: none came for it, dropped: its "
-            "request ended",
+            "Leases that ended; released: a decode worker has the cache, unneeded: every choice ended with its first "
+            "token, expired: no decode worker came for it, dropped: its request failed or was cancelled",
             "end",
         )
         self._lease_ends: dict[End, Counter] = {end: ends.labels(end) for end in get_args(End)}
+        self.leases_held = Gauge(
+            "v4serve_leases_held", "Finished prompts that wait for a decode worker to have them", registry=self.registry
+        )
         self._lease_seconds = self._histogram(
-            "lease_seconds", "Seconds from the grant of a lease, when its prompt is admitted, to its end", SECONDS
+            "lease_seconds", "Seconds that a finished prompt was held for a decode worker", SECONDS
         )
         self.leased_bytes_sent = self._counter(
             "leased_bytes_sent", "Bytes of leased caches sent to decode workers, of transfers that failed too"
@@ -128,7 +134,7 @@ class WorkerMetrics:
     def adopted(self, pulled: Pulled, saved_bytes: int) -> None:
         """A transfer brought a cache, of which `saved_bytes` were here."""
         self._transfer_bytes.inc(pulled.bytes)
-        self._transfer_seconds.observe(pulled.seconds)
+        self._transfer_seconds.observe(pulled.seconds - pulled.wait_seconds)
         self._transfer_wait.observe(pulled.wait_seconds)
         self._saved_bytes.inc(saved_bytes)
 
@@ -136,10 +142,11 @@ class WorkerMetrics:
         """There was no room for a cache."""
         self._transfers["refused"].inc()
 
-    def lease_ended(self, end: End, seconds: float) -> None:
-        """A lease ended after so long."""
+    def lease_ended(self, end: End, seconds: float | None) -> None:
+        """A lease ended after its finished prompt was held so long; None: the prompt was never finished."""
         self._lease_ends[end].inc()
-        self._lease_seconds.observe(seconds)
+        if seconds is not None:
+            self._lease_seconds.observe(seconds)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"v4serve_{name}", text, labels, registry=self.registry)

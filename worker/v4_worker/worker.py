@@ -72,6 +72,7 @@ class Worker:
         self.transferred_bytes = 0
         self.metrics = metrics
         metrics.watch(engine.counts, report := report_of(engine, []))
+        metrics.leases_held.set_function(lambda: self.leases.finished)
         self.load = report.load
         self.engine = EngineThread(engine, self._reported, on_fatal)
         self._kinds = kinds

@@ -113,7 +113,7 @@ no release
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of PodMonitors and PrometheusRules. */}}
+{{/* Labels of PodMonitor, ServiceMonitor and PrometheusRules. */}}
 {{- define "v4serve.monitoringLabels" -}}
 {{- toYaml (merge (include "v4serve.labels" . | fromYaml) .Values.monitoring.labels) -}}
 {{- end -}}

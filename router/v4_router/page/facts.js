@@ -10,12 +10,12 @@ const METRICS = new Set([
   "v4serve_generated_tokens_total", "v4serve_retries_total", "v4serve_recomputations_total",
   "v4serve_migrations_total", TTFT, ITL, ROOM,
 ]);
-const TRANSFERS = ["transfers", "transferred_bytes", "transfer_seconds"]; // of each revision in /fleet
+const TRANSFERS = ["transfers", "transferred_bytes", "transfer_seconds"]; // of all revisions ever, from /fleet
 const NO_FAULT = new Set(["ok", "client_gone"]);
 const ROLES = ["prefill", "decode"];
 
 // One look at a router: `at` in seconds, what /fleet told, the text of /metrics.
-// Its values are sums by name and detail: the outcome of requests, the bound of a bucket, the revision of transfers.
+// Its values are sums by name and detail: the outcome of requests, the bound of a bucket.
 function scrape(at, fleet, text) {
   const values = new Map();
   const add = (name, detail, value) => {
@@ -28,7 +28,7 @@ function scrape(at, fleet, text) {
     const detail = /(?:^|,)(?:le|outcome)="([^"]*)"/.exec(sample[2] ?? "");
     add(sample[1], detail ? detail[1] : "", Number(sample[3]));
   }
-  for (const one of fleet.revisions) for (const name of TRANSFERS) add(name, one.revision, one[name]);
+  for (const name of TRANSFERS) add(name, "", fleet.router[name]);
   return { at, fleet, values };
 }
 
@@ -72,7 +72,13 @@ function facts(before, after) {
   const bytes = grown("transferred_bytes");
   return {
     seconds,
-    router: { ...router, waiting_for_room: total(ROOM) },
+    router: {
+      version: router.version,
+      served_name: router.served_name,
+      ready: router.ready,
+      requests: router.requests,
+      waiting_for_room: total(ROOM),
+    },
     requests: rate(requests),
     failed: rate(requests.filter(([outcome]) => !NO_FAULT.has(outcome))),
     prompt_tokens: rate(grown("v4serve_prompt_tokens_total")),

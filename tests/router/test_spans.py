@@ -1,0 +1,66 @@
+"""Tracing that is broken: requests are served as without it."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.router.conftest import Deploy
+from v4_core.tracing import NO_CONTEXT, Context
+from v4_router import spans
+
+PROMPT = [10, 20, 30]
+
+
+class Broken:
+    """A tracing, and a span of it, one of whose methods raises."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.context: Context = NO_CONTEXT
+        self.calls: list[str] = []
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.where:
+            raise RuntimeError("no spans today")
+
+    def start(self, *_: Any, **__: Any) -> "Broken":
+        self._call("start")
+        return self
+
+    def set(self, *_: Any) -> None:
+        self._call("set")
+
+    def end(self, *_: Any) -> None:
+        self._call("end")
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing was complained of yet."""
+    spans._complain.cache_clear()
+    yield
+    spans._complain.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("where", ["start", "set", "end"])
+async def test_a_span_that_fails_reaches_no_request(
+    deploy: Deploy, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    d = await deploy()
+    d.router.tracing = broken = Broken(where)
+    caplog.set_level(logging.INFO)
+    for _ in range(3):
+        assert (await d.complete(PROMPT, max_tokens=3)).status_code == 200
+    assert (await d.complete(PROMPT, bogus=1)).status_code == 400
+    assert where in broken.calls
+    assert await d.metric("v4serve_requests_total", outcome="ok") == 3
+    assert await d.metric("v4serve_requests_total", outcome="400") == 1
+    assert d.router.requests == 0
+    told = [record.name for record in caplog.records]
+    assert told.count("v4serve.request") == 4
+    assert told.count("v4_router.spans") == 1, "said once"
+    assert "no spans today" in caplog.text
