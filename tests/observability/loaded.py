@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -72,8 +73,11 @@ def _target(name: str, port: int) -> Target:
 
 
 async def _deploy_and_load(prometheus: Prometheus, ports: Mapping[str, int]) -> Loaded:
+    commands: dict[str, Sequence[str]] = {}
+
     def command(process: Process, settings: Path) -> Sequence[str]:
-        return [*own_command(process, settings), "--monitoring-port", str(ports[process.name])]
+        commands[process.name] = [*own_command(process, settings), "--monitoring-port", str(ports[process.name])]
+        return commands[process.name]
 
     config = LocalConfig(port=0, prefill=2, decode=2, worker=_WORKER)
     async with LocalDeployment(config, log=lambda *_: None, command=command) as deployment:
@@ -81,9 +85,22 @@ async def _deploy_and_load(prometheus: Prometheus, ports: Mapping[str, int]) -> 
         start = time.time()
         async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
             outage = await _Load(client, deployment, ports).run()
+        with _running(commands["prefill-1"]):  # the first probes may have been before Prometheus looked
+            probed = "increase(v4serve_probe_seconds_count[1m]) > 0"
+            await asyncio.to_thread(prometheus.wait_for, probed, seconds=_EVENT_SECONDS)
         last = time.time()
         await asyncio.to_thread(prometheus.wait_for, f"timestamp(v4serve_requests_running) > {last + 1}")
         return Loaded(prometheus, start, outage, time.time())
+
+
+@contextmanager
+def _running(command: Sequence[str]) -> Iterator[None]:
+    """A worker that comes back."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 class _Load:
