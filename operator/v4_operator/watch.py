@@ -36,6 +36,7 @@ class Watch:
         self._path = resource.path(namespace)
         self._version = ""  # to go on from; empty = list first
         self._secret = resource.kind == "Secret"  # whose contents need not travel
+        WATCH_RESTARTS.labels(resource.kind)  # a rate needs a value before the first
 
     async def run(self) -> None:
         """Until cancelled."""

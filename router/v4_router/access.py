@@ -43,7 +43,7 @@ class Access:
         try:
             await error_response(error, name)(scope, receive, send)
         finally:
-            self._metrics.ended(endpoint, outcome, answered=False)
+            self._metrics.ended(endpoint, outcome, (), answered=False)
             request_log.write(request_log.Ended(name, "", endpoint, outcome, ""), timing.breakdown(), None)
 
     def _tenant(self, scope: Scope) -> str | None:

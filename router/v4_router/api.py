@@ -95,7 +95,7 @@ class Endpoint:
             log.exception("request %s failed", answer.request_id)
             await answer.refuse(InternalError(f"internal error: look for request {answer.request_id} in the log"))
         finally:
-            self._router.metrics.ended(self._name, outcome, answered=answer.begun)
+            self._router.metrics.ended(self._name, outcome, answer.finishes(), answered=answer.begun)
             answer.end(outcome)
 
 
@@ -143,6 +143,10 @@ class _Answer:
         except TimeoutError:  # the server closes a connection whose answer has no end
             kind = type(error).__name__  # its text may be the client's, and of any length
             log.info("request %s: the client does not read why it ends: %d %s", self.request_id, error.status, kind)
+
+    def finishes(self) -> list[str | None]:
+        """How each choice that workers were asked for ended; None: not by itself."""
+        return [output.finish for output in self._exchange.outputs] if self._exchange else []
 
     def end(self, outcome: str) -> None:
         """Leave the one line about this request, and its span."""

@@ -1,6 +1,6 @@
 """The router's metrics, `v4serve_*`, in a registry of their own. What can be looked up is looked up when scraped."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import Counter, Histogram
@@ -16,6 +16,7 @@ from v4_router.placement import REASONS
 _ROLES = ("prefill", "decode")
 _ENDPOINTS = ("completions", "chat")
 OTHER = "other"  # endpoint of a request that was refused for its key and is for none of them
+_FINISHES = ("stop", "length", "abort", "error")
 _RATIOS = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0)
 RETRY = "retry"  # reason of a placement after another one failed, whatever placement itself says
 
@@ -62,9 +63,11 @@ class Metrics:
         """Forget what was transferred within the others."""
         self.transfers = {name: sums for name, sums in self.transfers.items() if name in listed}
 
-    def ended(self, endpoint: str, outcome: str, *, answered: bool) -> None:
-        """A request ended so; `answered`: a token had reached its client."""
+    def ended(self, endpoint: str, outcome: str, finishes: Iterable[str | None], *, answered: bool) -> None:
+        """A request ended so, and its choices for those reasons; `answered`: a token had reached its client."""
         self.requests.labels(endpoint, outcome).inc()
+        for reason in finishes:
+            self.choices.labels(reason or ("abort" if outcome == "client_gone" else "error")).inc()
         if faulty(outcome) and not answered:
             self.without_token.inc()
 
@@ -80,6 +83,14 @@ class Metrics:
             for outcome in ("ok", "client_gone", "cancelled", *statuses()):
                 self.requests.labels(endpoint, outcome)
         self.requests.labels(OTHER, str(Unauthorized.status))
+        self.choices = self._counter(
+            "v4serve_choices",
+            "Choices that ended, each of its request's n, by finish reason: stop, length, abort (the client left), or "
+            "error (the request failed before them)",
+            "reason",
+        )
+        for reason in _FINISHES:
+            self.choices.labels(reason)
         self.without_token = self._counter(
             "v4serve_requests_without_token",
             "Requests that ended by the service's fault (a status of 5xx, or cancelled by the end of the router) "

@@ -145,19 +145,12 @@ def test_gauges_are_the_same(prometheus_tools: PrometheusTools, tmp_path: Path, 
     check(prometheus_tools, "vllm.yaml", tmp_path, given, known, Asked(record, 3))
 
 
-def test_only_what_vllm_counts_is_success(prometheus_tools: PrometheusTools, tmp_path: Path) -> None:
-    outcomes = {"ok": "stop", "client_gone": "abort", "cancelled": "abort", "429": ""}
-    given = {
-        series("v4serve_requests_total", **POD, endpoint="chat", outcome=outcome): "0+60x9" for outcome in outcomes
-    }
+def test_finished_reasons_are_those_of_choices(prometheus_tools: PrometheusTools, tmp_path: Path) -> None:
+    rates = {"stop": 1, "length": 2, "abort": 3, "error": 4}
+    given = {series("v4serve_choices_total", **POD, reason=each): f"0+{60 * rate}x9" for each, rate in rates.items()}
     expr = "sum by (finished_reason) (rate(vllm:request_success_total[5m]))"
-    check(
-        prometheus_tools,
-        "vllm.yaml",
-        tmp_path,
-        given,
-        Asked(expr, 9, [({"finished_reason": "stop"}, 1), ({"finished_reason": "abort"}, 2)]),
-    )
+    wanted = [({"finished_reason": each}, rate) for each, rate in rates.items()]
+    check(prometheus_tools, "vllm.yaml", tmp_path, given, Asked(expr, 9, wanted))
 
 
 def test_promtool_would_tell_a_difference(prometheus_tools: PrometheusTools, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from v4_core.kubernetes import DEPLOYMENT_LABEL
 from v4_operator import watch as module
 from v4_operator.api import Api, Resource
 from v4_operator.cache import Children, Key
+from v4_operator.metrics import REGISTRY
 from v4_operator.watch import Watches
 
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
@@ -94,6 +95,16 @@ async def test_only_labelled_objects_are_asked_for_and_secrets_without_their_con
         "as=PartialObjectMetadataList",
         "as=PartialObjectMetadata",
     }
+
+
+async def test_failures_are_counted_from_nothing(server: FakeServer, followed: Followed) -> None:
+    def counted() -> float | None:
+        return REGISTRY.get_sample_value("v4serve_operator_watch_restarts_total", {"kind": "Gizmo"})
+
+    server.fault = lambda request: status(500, "not now") if request.path.endswith("gizmos") else None
+    followed.watches.follow([Resource("v1", "Gizmo", "gizmos")])
+    assert counted() == 0
+    await until(lambda: counted() == 1)
 
 
 async def test_a_broken_stream_goes_on_without_a_new_list(server: FakeServer, followed: Followed) -> None:

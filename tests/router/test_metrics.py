@@ -86,6 +86,25 @@ async def test_a_request_by_its_parts(deploy: Deploy) -> None:
     assert await d.metric("v4serve_placements_total", reason="least-queued") == 1
 
 
+async def test_how_choices_end(deploy: Deploy) -> None:
+    async def counts() -> list[float]:
+        return [await d.metric("v4serve_choices_total", reason=each) for each in ("stop", "length", "abort", "error")]
+
+    d = await deploy(0, 1)
+    await d.complete(PROMPT, max_tokens=2, n=2)
+    assert await counts() == [0, 2, 0, 0]
+    d.decode[0].hangs = True
+    asked = asyncio.create_task(d.complete(PROMPT, n=3))
+    await until(lambda: bool(d.decode[0].running), "it is being served")
+    asked.cancel()
+    await until(lambda: d.router.requests == 0, "it ended")
+    assert await counts() == [0, 2, 3, 0]
+    d.decode[0].hangs, d.decode[0].refuse_always = False, pb.INTERNAL
+    assert (await d.complete(PROMPT)).status_code == 500
+    await d.complete(PROMPT, bogus=1)  # came to no worker
+    assert await counts() == [0, 2, 3, 1]
+
+
 async def test_tokens_and_requests_are_seen_while_they_run(deploy: Deploy) -> None:
     d = await deploy(0, 1)
     d.decode[0].step_seconds = 0.002
