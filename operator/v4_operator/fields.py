@@ -10,10 +10,11 @@ from kubernetes.utils.quantity import parse_quantity
 from v4_core.errors import V4Error
 
 T = TypeVar("T", bound=str)
-_Kind = Literal["text", "whole", "object", "list"]
+_Kind = Literal["text", "whole", "flag", "object", "list"]
 _TYPES: dict[_Kind, tuple[type, str]] = {
     "text": (str, "text"),
     "whole": (int, "a whole number"),
+    "flag": (bool, "true or false"),
     "object": (Mapping, "an object"),
     "list": (list, "a list"),
 }
@@ -67,6 +68,11 @@ class Fields:
             raise FieldError(f"{self._name(key)} is {value}; it must be within {least} and {most}")
         return value
 
+    def flag(self, key: str) -> bool:
+        """True or false; absent = false."""
+        value: bool = self._value(key, "flag", False)
+        return value
+
     def quantity(self, key: str) -> int:
         """An amount in whole units; absent = 0."""
         if key not in self:
@@ -112,7 +118,7 @@ class Fields:
         wanted, name = _TYPES[kind]
         if value is None:
             return default
-        if not isinstance(value, wanted) or isinstance(value, bool):
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise FieldError(f"{self._name(key)} must be {name}, not {value!r}")
         return value
 

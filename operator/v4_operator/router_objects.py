@@ -82,6 +82,8 @@ def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
         "without_prefill": v4d.spec.router.without_prefill,
         "on_transfer_failure": v4d.spec.transfer.on_failure,
     }
+    if v4d.spec.router.log_prompts:
+        policy["log_prompts"] = True
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -131,6 +131,7 @@ class Router:
     without_prefill: Literal["serve", "refuse"] = "serve"  # when no prefill worker is left: decode computes prompts too
     auth: Literal["keys", "none"] = "keys"
     api_keys_secret: str = ""  # the user's own; empty = NAME-api-key is made
+    log_prompts: bool = False  # the line that a request leaves in the log has its prompt
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,7 @@ def _router(router: Fields) -> Router:
         without_prefill=router.group("policy").choice("withoutPrefill", ("serve", "refuse"), Router.without_prefill),
         auth=router.choice("auth", ("keys", "none"), Router.auth),
         api_keys_secret=router.text("apiKeysSecret"),
+        log_prompts=router.flag("logPrompts"),
     )
 
 

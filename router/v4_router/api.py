@@ -151,9 +151,16 @@ class _Answer:
     def end(self, outcome: str) -> None:
         """Leave the one line about this request, and its span."""
         tenant = self._request.scope.get(TENANT, "")
-        ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, self._span.trace_id)
+        trace = self._span.trace_id
+        ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, trace, self._prompts())
         request_log.write(ended, self._timing.breakdown(), self._exchange)
         self._span.end(ended, self._status, self._why, self._timing, self._exchange)
+
+    def _prompts(self) -> list[str]:
+        """For the log, if they are asked for there."""
+        if self._exchange is None or not self._router.policy.log_prompts:
+            return []
+        return [self._router.tokenizer.text(flow.job.prompt) for flow in self._exchange.flows]
 
     async def _serve(self, raw: bytes) -> None:
         router = self._router

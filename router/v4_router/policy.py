@@ -18,6 +18,7 @@ class Policy:
     max_requests: int = 0  # at once; more get 429. 0 = as many as the workers take
     without_prefill: Literal["serve", "refuse"] = "serve"  # no prefill worker left: decode computes prompts, or 503
     on_transfer_failure: Literal["recompute", "fail"] = "recompute"  # of a cache's way from prefill to decode
+    log_prompts: bool = False  # the line of a request in the log has its prompt too
 
     def __post_init__(self) -> None:
         if not 0 < self.request_timeout_seconds <= _LONGEST_SECONDS:

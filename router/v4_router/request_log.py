@@ -1,7 +1,8 @@
-"""The line that every request leaves in the log at its end. Says nothing of what was asked and answered."""
+"""The line that every request leaves in the log at its end. Says nothing of what was asked unless it is given that."""
 
+import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from v4_router.exchange import Exchange
@@ -9,7 +10,7 @@ from v4_router.timing import Breakdown
 
 log = logging.getLogger("v4serve.request")
 
-Value = str | int | float
+Value = str | int | float | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Ended:
     outcome: str  # ok | client_gone | cancelled | HTTP status of the error
     tenant: str  # empty where no key was asked for
     trace_id: str = ""  # empty where nobody traces
+    prompts: Sequence[str] = ()  # as text, if they are to be told
 
 
 def write(ended: Ended, times: Breakdown, exchange: Exchange | None) -> None:
@@ -40,6 +42,7 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
         "outcome": ended.outcome,
         "tenant": ended.tenant or None,
         "trace_id": ended.trace_id or None,
+        "prompts": ended.prompts or None,
         **times.body(),
     }
     if exchange is not None:
@@ -85,4 +88,6 @@ def sentence(fields: Mapping[str, Value]) -> str:
     parts += [f"{text} {fields[name]}" for name, text in rest.items() if fields.get(name)]
     if "tenant" in fields:
         parts.append(f"tenant {fields['tenant']}")
+    if "prompts" in fields:
+        parts.append(f"prompts {json.dumps(fields['prompts'])}")
     return "; ".join(parts)

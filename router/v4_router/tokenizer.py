@@ -94,6 +94,11 @@ class Tokenizer:
             text = BOS + text
         return (await self._encode(self._with_markers, [text]))[0]
 
+    def text(self, packed: bytes) -> str:
+        """What packed ids stand for, special tokens by their names."""
+        found: str = self._with_markers.decode(array("I", packed).tolist(), skip_special_tokens=False)
+        return found
+
     def close(self) -> None:
         """End the threads; what is being encoded is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)

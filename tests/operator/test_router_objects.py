@@ -77,6 +77,14 @@ def test_the_policy_is_what_the_router_reads(tmp_path: Path) -> None:
     assert yaml.safe_load(file.read_text())["max_requests"] == 7
 
 
+def test_prompts_are_logged_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Else the key is left out, which routers of before it refuse."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy_map(v4deployment({"router": {"logPrompts": True}}), SETTINGS)["data"]["policy.yaml"])
+    assert read_policy(file) == Policy(log_prompts=True)
+    assert "log_prompts" not in policy_map(v4deployment({}), SETTINGS)["data"]["policy.yaml"]
+
+
 def test_a_router_may_read_pods_of_its_namespace_and_nothing_else() -> None:
     worker, router, role, binding = access_objects(v4deployment(), SETTINGS)
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]

@@ -63,6 +63,7 @@ router:
   policy: {withoutPrefill: refuse}
   auth: none
   apiKeysSecret: keys
+  logPrompts: true
 transfer: {transport: nvlink, leaseSeconds: 5, pullTimeoutSeconds: 6, onFailure: fail}
 rollout: {strategy: Replace, drainSeconds: 0, progressDeadlineSeconds: 9}
 networkPolicy: {scrapeFrom: [{podSelector: {}}]}
@@ -116,6 +117,7 @@ def test_every_field() -> None:
         without_prefill="refuse",
         auth="none",
         api_keys_secret="keys",
+        log_prompts=True,
     )
     assert (spec.transfer.transport, spec.transfer.on_failure) == ("nvlink", "fail")
     assert (spec.transfer.lease_seconds, spec.transfer.pull_timeout_seconds) == (5, 6)

@@ -116,6 +116,17 @@ async def test_requests_over_the_limit_and_clients_that_leave(deploy: Deploy, li
     assert (fields["outcome"], fields["prompt_tokens"], fields["generated_tokens"]) == ("client_gone", 3, 0)
 
 
+async def test_prompts_are_told_where_that_is_asked_for(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
+    d = await deploy(0, 1, policy=Policy(log_prompts=True))
+    await d.chat([{"role": "user", "content": "the cat\nsat"}], max_tokens=3)
+    record = await line(lines)
+    (prompt,) = record.__dict__["fields"]["prompts"]
+    assert "<｜User｜>the cat\nsat<｜Assistant｜>" in prompt
+    assert record.getMessage().endswith(f"prompts {json.dumps([prompt])}")
+    await d.complete([[10, 20], [30]], max_tokens=3)
+    assert len((await fields_of(lines))["prompts"]) == 2
+
+
 async def test_no_text_is_told_and_programs_read_the_fields(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
     d = await deploy(0, 1)
     await d.chat([{"role": "user", "content": "the secret cat"}], max_tokens=3)
