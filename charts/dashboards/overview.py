@@ -248,14 +248,20 @@ def _traffic() -> Row:
             "How long is what clients send, in tokens?",
             Look("suffix: tok"),
             *quantiles("v4serve_request_prompt_tokens"),
-            width=12,
         ),
         lines(
             "Length of answers",
             "How long is what clients get, in tokens?",
             Look("suffix: tok"),
             *quantiles("v4serve_request_generated_tokens"),
-            width=12,
+        ),
+        lines(
+            "Finish reasons",
+            "Do answers come to their own end? Length: cut off at the most that they may have. Abort: the client left. "
+            "Error: the request failed before them.",
+            Look("cps", colors={"stop": "green", "length": "blue", "abort": "text", "error": "red"}),
+            Query(rate("v4serve_choices_total", by="reason"), "{{reason}}"),
+            stacked=True,
         ),
     )
 
