@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,8 @@ from tests.observability.recorded_operator import NAMESPACE, recorded_operator
 from v4_cli.local import LocalDeployment, own_command
 from v4_cli.topology import LocalConfig, Process, served_name
 
-SECONDS = 20.0  # that clients send
 _CLIENTS = 12
+_MIXED, _REDUCED = 60, 90  # answers of mixed load until a prefill worker dies, and until clients begin to grow
 _WORKER = {"slots": 40, "max_sequences": 8, "threads": 1, "drain_seconds": 1}  # little, so that caches overflow
 _NAMES = ("router", "prefill-0", "prefill-1", "decode-0", "decode-1")
 _OPERATOR = {"namespace": "v4serve", "pod": "operator-0", "role": "operator"}
@@ -36,10 +36,12 @@ _SHARED_TOKENS, _REST_TOKENS, _OUTPUT_TOKENS = 600, (20, 120, 300), (16, 60, 120
 # A replay begins 6 layers of 128 tokens before the end of what two prompts share, in whole blocks of 256 tokens.
 _LONG_SHARED_TOKENS, _LONG_REST_TOKENS = 1400, 600
 # Five slots at first: a block, one to grow into and three for a checkpoint. So eight of them fill a worker, and
-# none finds room for its third block.
-_GROWING_TOKENS, _GROWTH_TOKENS = 250, 300
+# none finds room for its third block: one is preempted, and waits until their clients leave.
+_GROWING_TOKENS, _GROWTH_TOKENS = 250, 4000
 _QUEUED = re.compile(r"^v4serve_queued_tokens [1-9]", re.MULTILINE)
 _FULL = re.compile(r'^v4serve_live_tails{state="free"} 0', re.MULTILINE)
+_MIGRATED = re.compile(r"^v4serve_migrations_total [1-9]", re.MULTILINE)
+_PREEMPTED = 'sum(v4serve_sequences{role="decode", state="waiting"}) > 0'
 _EVENT_SECONDS = 120.0
 
 
@@ -84,7 +86,7 @@ async def _deploy_and_load(prometheus: Prometheus, ports: Mapping[str, int]) -> 
         await asyncio.to_thread(prometheus.wait_until_scraped)
         start = time.time()
         async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
-            outage = await _Load(client, deployment, ports).run()
+            outage = await _Load(client, deployment, ports, prometheus).run()
         with _running(commands["prefill-1"]):  # the first probes may have been before Prometheus looked
             probed = "increase(v4serve_probe_seconds_count[1m]) > 0"
             await asyncio.to_thread(prometheus.wait_for, probed, seconds=_EVENT_SECONDS)
@@ -104,34 +106,42 @@ def _running(command: Sequence[str]) -> Iterator[None]:
 
 
 class _Load:
-    """Clients that send one request after the other until the time is over, and what befalls the workers meanwhile."""
+    """Clients that send one request after the other, and what befalls the workers meanwhile."""
 
-    def __init__(self, client: AsyncOpenAI, deployment: LocalDeployment, ports: Mapping[str, int]) -> None:
-        self._client, self._deployment, self._ports = client, deployment, ports
+    def __init__(
+        self, client: AsyncOpenAI, deployment: LocalDeployment, ports: Mapping[str, int], prometheus: Prometheus
+    ) -> None:
+        self._client, self._deployment, self._ports, self._prometheus = client, deployment, ports, prometheus
         self._model = served_name(deployment.config.model)
         self._numbers = iter(range(10**9))
-        self._end = time.monotonic() + SECONDS
+        self._answers = 0
 
     async def run(self) -> float:
         """All of it; the Unix time at which the first worker died."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_CLIENTS):
-                group.create_task(self._send_until_end())
-            await asyncio.sleep(SECONDS * 0.5)  # of mixed load; what comes then needs no certain state
+                group.create_task(self._send_mixed())
+            await _until(lambda: self._answers >= _MIXED, f"{_MIXED} answers came")
             for number in range(_CLIENTS):
                 group.create_task(self._ask_at_length(random.Random(-1 - number)))
-            await _until(self._ports["prefill-1"], _QUEUED)
+            await self._until_says("prefill-1", _QUEUED)
             outage = time.time()
             await self._deployment.kill("prefill", 1)
-            await asyncio.sleep(SECONDS * 0.25)  # of load on what is left
-            for number in range(4 * _WORKER["max_sequences"]):  # more than both decode workers hold at once
+            await _until(lambda: self._answers >= _REDUCED, f"{_REDUCED} answers came")
+            growing = [
                 group.create_task(self._stream(_ids(random.Random(number), _GROWING_TOKENS), _GROWTH_TOKENS))
-            await _until(self._ports["decode-1"], _FULL)
+                for number in range(4 * _WORKER["max_sequences"])  # more than both decode workers hold at once
+            ]
+            await self._until_says("decode-1", _FULL)
+            await asyncio.to_thread(self._prometheus.wait_for, _PREEMPTED, seconds=_EVENT_SECONDS)
             await self._deployment.kill("decode", 1, signal.SIGTERM)  # it hands its streams back
+            await self._until_says("router", _MIGRATED)
+            for stream in growing:
+                stream.cancel()
         return outage
 
-    async def _send_until_end(self) -> None:
-        while time.monotonic() < self._end:
+    async def _send_mixed(self) -> None:
+        while self._answers < _REDUCED:
             number = next(self._numbers)
             rng = random.Random(number)
             if number % 20 == 19:
@@ -139,6 +149,7 @@ class _Load:
             else:
                 ids = _ids(random.Random(number % _FAMILIES), _SHARED_TOKENS) + _ids(rng, rng.choice(_REST_TOKENS))
                 await self._stream(ids, rng.choice(_OUTPUT_TOKENS), leaves=number % 7 == 6)
+                self._answers += 1
 
     async def _stream(self, ids: list[int], max_tokens: int, leaves: bool = False) -> None:
         more = {"ignore_eos": True}
@@ -155,6 +166,14 @@ class _Load:
         ids = _ids(random.Random(0), _LONG_SHARED_TOKENS) + _ids(rng, _LONG_REST_TOKENS)
         await self._client.completions.create(model=self._model, prompt=ids, max_tokens=1)
 
+    async def _until_says(self, name: str, said: re.Pattern[str]) -> None:
+        """Until a process's metrics say something."""
+        end = time.monotonic() + _EVENT_SECONDS
+        async with httpx.AsyncClient() as client:
+            while not said.search((await client.get(f"http://127.0.0.1:{self._ports[name]}/metrics")).text):
+                assert time.monotonic() < end, f"{name} never says {said.pattern}"
+                await asyncio.sleep(0.01)
+
     async def _ask_wrongly(self) -> None:
         with suppress(NotFoundError):
             await self._client.completions.create(model="another", prompt="Hello")
@@ -164,13 +183,11 @@ def _ids(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(3, 2048) for _ in range(count)]
 
 
-async def _until(port: int, said: re.Pattern[str]) -> None:
-    """Until a process's metrics say something."""
+async def _until(holds: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + _EVENT_SECONDS
-    async with httpx.AsyncClient() as client:
-        while not said.search((await client.get(f"http://127.0.0.1:{port}/metrics")).text):
-            assert time.monotonic() < end, f"the metrics never say {said.pattern}"
-            await asyncio.sleep(0.01)
+    while not holds():
+        assert time.monotonic() < end, f"never came to pass: {what}"
+        await asyncio.sleep(0.01)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -19,7 +19,6 @@ DASHBOARDS = dashboards()
 # Panels of which zero is what a good run shows: they must have data, which may be nothing but zeros.
 _QUIET = (
     "v4serve-overview: Alerts",
-    "v4serve-overview: What waits: sequences for decode",  # for moments, after preemptions
     "v4serve-routing: Probes that failed",
 )
 
