@@ -23,15 +23,20 @@ def rule_files() -> list[Path]:
     return [CONFIGURATION.parent / name for name in _read()["rule_files"]]
 
 
-def scrape_configs(folder: Path, pods: Iterable[Json], reach: Reach) -> list[Json]:
-    """The shipped ones for these pods."""
-    found = folder / "pods.json"
-    found.write_text(json.dumps([group for pod in pods for group in _groups(pod, reach)]))
+def scrape_configs(targets: Path) -> list[Json]:
+    """The shipped ones for the pods of a file that `write_targets` writes, read again whenever it is."""
     configs: list[Json] = _read()["scrape_configs"]
     for config in configs:
         assert config.pop("kubernetes_sd_configs") == [{"role": "pod"}]
-        config["file_sd_configs"] = [{"files": [str(found)]}]
+        config["file_sd_configs"] = [{"files": [str(targets)]}]
     return configs
+
+
+def write_targets(targets: Path, pods: Iterable[Json], reach: Reach) -> None:
+    """Those that are to be scraped from now on."""
+    fresh = targets.with_suffix(".new")
+    fresh.write_text(json.dumps([group for pod in pods for group in _groups(pod, reach)]))
+    fresh.rename(targets)  # it reads the file at any moment
 
 
 def _read() -> Json:

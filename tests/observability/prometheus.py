@@ -149,7 +149,7 @@ class Prometheus:
         """Until every target has answered so many times: rates need two. Raises TimedOut."""
 
         def scraped() -> bool:
-            return 0 < len(self.targets()) == len(self.query(f"sum_over_time(up[5m]) >= {times}"))
+            return 0 < len(self.targets()) == len(self.query(f"up and sum_over_time(up[5m]) >= {times}"))
 
         wait(scraped, seconds, f"every target was scraped {times} times", self._check)
 

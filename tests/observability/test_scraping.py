@@ -5,7 +5,7 @@ from pathlib import Path
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge
 
-from tests.observability.discovery import Json, rule_files, scrape_configs
+from tests.observability.discovery import Json, rule_files, scrape_configs, write_targets
 from tests.observability.prometheus import Prometheus, PrometheusTools
 from tests.observability.promtest import FILES
 from tests.operator.world import SETTINGS, v4deployment
@@ -71,7 +71,9 @@ def test_every_monitoring_port_becomes_one_target(prometheus_tools: PrometheusTo
     server, thread = prometheus_client.start_http_server(0, "127.0.0.1", registry)
     address = f"127.0.0.1:{server.server_address[1]}"
     try:
-        configs = scrape_configs(tmp_path, everything, lambda pod, port: (address, f"/{port}"))
+        targets = tmp_path / "pods.json"
+        write_targets(targets, everything, lambda pod, port: (address, f"/{port}"))
+        configs = scrape_configs(targets)
         with Prometheus(prometheus_tools, tmp_path / "p", scrape_configs=configs, interval=0.2) as prometheus:
             prometheus.wait_until_scraped()
             found = [one.labels for one in prometheus.query("up")]
