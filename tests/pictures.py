@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from playwright.async_api import Browser
 from rich.console import Console
 
 from tests.browser import browser
-from v4_cli.facts import Recent
-from v4_cli.top import WINDOW_SECONDS, look
+from v4_cli.top import look
 from v4_cli.top_view import frame
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -35,14 +33,10 @@ async def page(one: Browser, url: str, name: str, width: int, height: int, **opt
 
 
 def top(url: str) -> None:
-    """A frame of 80 columns, as SVG without anything from elsewhere."""
-    recent = Recent(WINDOW_SECONDS)
-    for _ in range(int(WINDOW_SECONDS)):
-        facts = recent.add(look(url))
-        time.sleep(1)
+    """A frame of 80 columns, as SVG without anything from elsewhere; its window is the one that the pages looked at."""
     with open(os.devnull, "w") as nowhere:
         console = Console(width=80, record=True, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(frame(url, facts, 80))
+        console.print(frame(url, look(url), 80))
         drawn = console.export_svg(title="v4serve top")
     own_fonts = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
     (IMAGES / "top.svg").write_text(own_fonts, encoding="utf-8")
@@ -56,7 +50,7 @@ async def main(url: str) -> None:
             page(one, url, "page.png", 1280, 600),
             page(one, url, "page-phone.png", 360, 780, device_scale_factor=1.5, color_scheme="dark"),
         )
-    top(url)
+        top(url)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def router(
     host: Annotated[str | None, typer.Option(help="Address to listen on. (default: 127.0.0.1)")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on. (default: 8000)")] = None,
     monitoring_port: Annotated[
-        int | None, typer.Option(help="HTTP port of /health, /ready, /metrics and /fleet; 0: none. (default: 0)")
+        int | None, typer.Option(help="HTTP port of /health, /ready, /metrics, /fleet, /facts; 0: none. (default: 0)")
     ] = None,
     api_keys: Annotated[_File, typer.Option(help="YAML file, `key: tenant` a line: who may ask.")] = None,
     insecure: Annotated[

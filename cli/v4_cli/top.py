@@ -1,7 +1,6 @@
 """`v4serve top`: what one router and its workers do, in a terminal, until q or Ctrl-C.
 
-Asks /fleet and /metrics, as the router's own page does. What they mean is facts.py's matter, how it looks is
-top_view.py's.
+Asks /facts, as the router's own page does. How it looks is top_view.py's matter.
 """
 
 import http.client
@@ -24,16 +23,13 @@ from rich.console import Console
 from rich.live import Live
 
 from v4_cli.errors import Unreachable
-from v4_cli.facts import Facts, Recent, Scrape, facts, scrape
 from v4_cli.top_view import frame
 from v4_core.errors import ConfigError
+from v4_router.facts import Facts, from_json
 
 URL = "http://127.0.0.1:8000"
-WINDOW_SECONDS = 10.0  # that rates and quantiles are about
 _EVERY_SECONDS = 1.0
 _PATIENCE_SECONDS = 5.0
-
-Look = Callable[[], Scrape]
 
 # As v4serve's other clients: what environment variables name as a proxy is not meant for a forwarded port.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -51,19 +47,18 @@ def top(
     """
     check_url(url)
     console = Console()
-    recent = Recent(WINDOW_SECONDS)
-    first = recent.add(look(url))
+    first = look(url)
     if once:
         time.sleep(_EVERY_SECONDS)
-        console.print(frame(url, recent.add(look(url)), console.width))
+        console.print(frame(url, look(url), console.width))
         return
     if not console.is_terminal:
         raise ConfigError("top needs a terminal: use --once to print one frame")
     with suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live, keys() as pressed:
-        watch(url, recent, first, live, pressed)
+        watch(url, first, live, pressed)
 
 
-def watch(url: str, recent: Recent, known: Facts, live: Live, pressed: Callable[[float], str]) -> None:
+def watch(url: str, known: Facts, live: Live, pressed: Callable[[float], str]) -> None:
     """Draw until q is pressed; `pressed` waits so many seconds for a key. A router that is silent is asked again."""
     silent = ""
     while True:
@@ -72,23 +67,20 @@ def watch(url: str, recent: Recent, known: Facts, live: Live, pressed: Callable[
         try:
             if pressed(_EVERY_SECONDS) in ("q", "Q"):
                 return
-            known = recent.add(look(url))
+            known = look(url)
             silent = ""
         except Unreachable as error:
             silent = silent or f"no answer since {time.strftime('%H:%M:%S')}: {error.reason}"
 
 
-def look(url: str) -> Scrape:
+def look(url: str) -> Facts:
     """Ask a router. Raises Unreachable."""
-    base = url.rstrip("/")
     try:
-        fleet, metrics = (_read(f"{base}/{path}") for path in ("fleet", "metrics"))
-        seen = scrape(time.monotonic(), json.loads(fleet), metrics.decode())
-        facts(seen, seen)  # what anything else than a router tells fails here, not when it is drawn
-        return seen
+        with _opener.open(f"{url.rstrip('/')}/facts", timeout=_PATIENCE_SECONDS) as answer:
+            return from_json(json.load(answer))
     except urllib.error.HTTPError as error:
         error.close()
-        raise Unreachable(url, f"it answers {error.code} to /fleet", _OTHER_PORT) from None
+        raise Unreachable(url, f"it answers {error.code} to /facts", _OTHER_PORT) from None
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(url, _why(error), _START) from None
     except (ValueError, KeyError, TypeError):
@@ -108,12 +100,6 @@ _OTHER_PORT = (
 def _why(error: Exception) -> str:
     reason = getattr(error, "reason", error)
     return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-
-
-def _read(url: str) -> bytes:
-    with _opener.open(url, timeout=_PATIENCE_SECONDS) as answer:
-        body: bytes = answer.read()
-        return body
 
 
 def check_url(url: str) -> None:

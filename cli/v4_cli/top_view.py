@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from v4_cli.facts import Facts, Pool, Quantiles, Revision, Worker
 from v4_cli.figures import NONE, duration, number, percent, rate, size
+from v4_router.facts import Facts, Pool, Quantiles, Revision, Worker
 
 _STATES = {"ready": "green", "down": "red"}  # others: yellow
 _PARTS = (("used", "█", "blue"), ("checkpoint", "▓", "magenta"), ("cached", "▒", "cyan"), ("free", "·", "dim"))
@@ -47,8 +47,8 @@ def _line(*parts: str | Text | tuple[str, str]) -> Text:
 
 def _head(url: str, facts: Facts) -> RenderableType:
     router = facts.router
-    ready = Text("ready", "bold green") if router["ready"] else Text("not ready", "bold red")
-    left = Text.assemble(("v4serve ", "bold"), _plain(str(router["served_name"])), "  ", ready)
+    ready = Text("ready", "bold green") if router.ready else Text("not ready", "bold red")
+    left = Text.assemble(("v4serve ", "bold"), _plain(router.served_name), "  ", ready)
     right = Text(f"{urlsplit(url).netloc}  {time.strftime('%H:%M:%S')}", "dim")
     return _beside(left, right)
 
@@ -91,7 +91,7 @@ def _sums(facts: Facts) -> tuple[Text, Text]:
     leases = sum(pool.leases for pool in facts.pools)
     return (
         _line(
-            f"{number(router['requests'])} requests running, {number(router['waiting_for_room'])} waiting for room, "
+            f"{number(router.requests)} requests running, {number(router.waiting_for_room)} waiting for room, "
             f"{number(leases)} leases held"
         ),
         _line(

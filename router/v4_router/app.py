@@ -1,5 +1,8 @@
 """The routes of one router: the API, and what watches over it."""
 
+import time
+from dataclasses import asdict
+
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -11,10 +14,11 @@ from starlette.types import ASGIApp
 from v4_router.access import Access
 from v4_router.api import ENDPOINTS, Endpoint
 from v4_router.errors import InternalError, RouterError, Unavailable, UnknownModel
+from v4_router.facts import Recent, facts
 from v4_router.page import PAGE, PAGE_HEADERS
 from v4_router.render import model, models
 from v4_router.router import Router
-from v4_router.status import fleet_status
+from v4_router.status import fleet_status, sample
 
 
 def build_app(router: Router) -> ASGIApp:
@@ -44,7 +48,7 @@ def _watched(plain: "_Plain") -> list[Route]:
 
 
 def _shown(plain: "_Plain") -> list[Route]:
-    return [Route("/", plain.page), Route("/fleet", plain.fleet)]
+    return [Route("/", plain.page), Route("/fleet", plain.fleet), Route("/facts", plain.facts)]
 
 
 class _Plain:
@@ -52,6 +56,7 @@ class _Plain:
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self._recent = Recent()
 
     def _max_model_len(self) -> int | None:
         try:
@@ -94,8 +99,15 @@ class _Plain:
         """Workers and revisions."""
         return JSONResponse(fleet_status(self._router))
 
+    async def facts(self, _: Request) -> Response:
+        """What the page and `v4serve top` draw."""
+        router = self._router
+        now = sample(router.metrics, time.monotonic())
+        known = facts(self._recent.add(now), now, fleet_status(router), router.fleet.waiting_for_room)
+        return JSONResponse(asdict(known), headers={"cache-control": "no-store"})
+
     async def page(self, _: Request) -> Response:
-        """What /fleet and /metrics say, for people."""
+        """What /facts says, for people."""
         return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
     async def metrics(self, _: Request) -> Response:

@@ -21,7 +21,7 @@ class RouterConfig:
     deployment: str = ""  # name of a V4Deployment, whose pods are watched instead of naming workers
     host: str = "127.0.0.1"
     port: int = 8000
-    monitoring_port: int = 0  # HTTP, open to all: /health, /ready, /metrics, /fleet; 0 = none
+    monitoring_port: int = 0  # HTTP, open to all: /health, /ready, /metrics, /fleet, /facts; 0 = none
     token_file: Path | None = None  # its content is shown to workers; read again when it changes
     api_keys: Path | None = None  # YAML file, `key: tenant` a line; read again when it changes
     insecure: bool = False  # listen beyond loopback without keys

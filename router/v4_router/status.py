@@ -1,15 +1,20 @@
-"""What a router knows of its workers, as `/fleet` tells it to the operator, the page and `v4serve top`. Pure."""
+"""What a router knows of its workers, as `/fleet` tells it to the operator, and what it has counted. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from prometheus_client import Counter, Histogram
+from prometheus_client.samples import Sample as Value
+
 from v4_core.v1 import worker_pb2 as pb
-from v4_router.metrics import Transferred
+from v4_router.facts import Buckets, Sample
+from v4_router.metrics import Metrics, Transferred
 from v4_router.router import Router
 from v4_router.workers import WorkerLink
 
 _LOAD = tuple(field.name for field in pb.Load.DESCRIPTOR.fields)
+_NO_FAULT = ("ok", "client_gone")
 
 
 def fleet_status(router: Router) -> dict[str, Any]:
@@ -79,3 +84,36 @@ def _revision(
 
 def _transferred(sums: Transferred) -> dict[str, float]:
     return {"transfers": sums.count, "transferred_bytes": sums.bytes, "transfer_seconds": sums.seconds}
+
+
+def sample(metrics: Metrics, at: float) -> Sample:
+    """What is counted until now, which is `at`."""
+    moved = metrics.transferred_in_all
+    return Sample(
+        at=at,
+        requests=_total(metrics.requests),
+        failed=sum(one.value for one in _values(metrics.requests) if one.labels["outcome"] not in _NO_FAULT),
+        prompt_tokens=_total(metrics.prompt_tokens),
+        cached_tokens=_total(metrics.cached_tokens),
+        generated_tokens=_total(metrics.generated_tokens),
+        ttft=_buckets(metrics.ttft),
+        itl=_buckets(metrics.itl),
+        transfers=moved.count,
+        transferred_bytes=moved.bytes,
+        transfer_seconds=moved.seconds,
+        retries=_total(metrics.retries),
+        recomputations=_total(metrics.recomputations),
+        migrations=_total(metrics.migrations),
+    )
+
+
+def _total(counter: Counter) -> float:
+    return sum(one.value for one in _values(counter))
+
+
+def _buckets(histogram: Histogram) -> Buckets:
+    return {float(one.labels["le"]): one.value for one in _values(histogram) if "le" in one.labels}
+
+
+def _values(metric: Counter | Histogram) -> Iterator[Value]:
+    return (one for family in metric.collect() for one in family.samples)

@@ -13,21 +13,20 @@ import termios
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.cli.test_facts import LOAD, fleet, worker
 from tests.router.conftest import Deploy, Deployment, deploy, listening, model_path, until  # noqa: F401
+from tests.router.test_facts import LOAD, START, fleet, known, worker
 from v4_cli.errors import Unreachable
-from v4_cli.facts import Facts, Revision, facts, scrape
 from v4_cli.main import run
 from v4_cli.top import look
 from v4_cli.top_view import frame
 from v4_router.app import build_monitoring_app
+from v4_router.facts import Facts, Revision, facts
 
 # What a shell does before a program: the terminal that it is given is its own, so that Ctrl-C reaches it.
 _IN_TERMINAL = [
@@ -41,11 +40,6 @@ def shown(facts: Facts, width: int = 80, height: int | None = None, silent: str 
     with console.file:
         console.print(frame("http://127.0.0.1:8000", facts, width, height, silent))
         return console.export_text()
-
-
-def known(*workers: dict[str, Any]) -> Facts:
-    told = fleet(*workers, a={})
-    return facts(scrape(0, told, ""), scrape(10, told, ""))
 
 
 @contextmanager
@@ -114,10 +108,10 @@ async def test_the_monitoring_port_of_a_router_with_keys(deploy: Deploy, tmp_pat
     keys = tmp_path / "keys.yaml"
     keys.write_text("sk-alice: alice\n")
     d: Deployment = await deploy(0, 1, api_keys=keys)
-    with pytest.raises(Unreachable, match="answers 401 to /fleet; an API port that demands keys"):
+    with pytest.raises(Unreachable, match="answers 401 to /facts; an API port that demands keys"):
         await asyncio.to_thread(look, d.url)
     async with listening(build_monitoring_app(d.router)) as url:
-        assert (await asyncio.to_thread(look, f"{url}/")).fleet["router"]["served_name"] == "tiny"
+        assert (await asyncio.to_thread(look, f"{url}/")).router.served_name == "tiny"
 
 
 def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,20 +129,18 @@ def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("body", "status", "reason"), [
     (b"<html>", 200, "what answers is none"), (b"[]", 200, "what answers is none"),
     (b"\xff", 200, "what answers is none"), (b'{"revisions": []}', 200, "what answers is none"),
-    (b"", 404, "answers 404 to /fleet"),
+    (b"", 404, "answers 404 to /facts"),
 ])  # fmt: skip
 def test_something_else_answers(body: bytes, status: int, reason: str) -> None:
-    with answering({"/fleet": body}, status) as url, pytest.raises(Unreachable, match=reason):
+    with answering({"/facts": body}, status) as url, pytest.raises(Unreachable, match=reason):
         look(url)
 
 
-@pytest.mark.parametrize("part", ["router", "workers", "revisions", "served_name"])
+@pytest.mark.parametrize("part", ["router", "pools", "revisions", "served_name"])
 def test_a_router_that_tells_less_is_none(part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    told = fleet(worker("decode", "d-1"), a={})
-    told = {name: value for name, value in told.items() if name != part}
-    if part != "router":
-        told["router"].pop(part, None)
-    with answering({"/fleet": json.dumps(told).encode()}) as url:
+    told = asdict(known(worker("decode", "d-1")))
+    del (told if part in told else told["router"])[part]
+    with answering({"/facts": json.dumps(told).encode()}) as url:
         assert run(["top", "--once", url]) == 1
         error = capsys.readouterr().err
     assert error.startswith(
@@ -224,7 +216,7 @@ async def test_it_follows_a_router_until_a_key(deploy: Deploy, keys: bytes) -> N
 
 
 async def test_a_router_that_stops_answering_and_comes_back() -> None:
-    told = {"/fleet": json.dumps(fleet(worker("decode", "d-1"), a={})).encode()}
+    told = {"/facts": json.dumps(asdict(known(worker("decode", "d-1")))).encode()}
     with answering(told) as url:
         terminal = Terminal(*COMMAND, url)
         await until(lambda: "Decode  1 of 1 ready" in terminal.text, "a frame", seconds=60)
@@ -276,7 +268,6 @@ def test_a_frame_fits_its_terminal(width: int, height: int) -> None:
 
 
 def test_a_frame_of_the_first_second() -> None:
-    told = fleet(worker("decode", "d-1"), a={})
-    seen = shown(facts(scrape(0, told, ""), scrape(0, told, "")))
+    seen = shown(facts(START, START, fleet(worker("decode", "d-1")), 0))
     assert re.search(r"requests +–, – failed", seen)
     assert "last 0 s" not in seen

@@ -21,7 +21,7 @@ def keys(tmp_path: Path) -> Path:
 
 async def test_it_is_open_where_no_keys_are_asked_for(deploy: Deploy) -> None:
     d = await deploy(0, 1)
-    for path in ("/", "/fleet", "/metrics"):
+    for path in ("/", "/fleet", "/facts", "/metrics"):
         assert (await d.http.get(path)).status_code == 200
     page = await d.http.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -30,11 +30,11 @@ async def test_it_is_open_where_no_keys_are_asked_for(deploy: Deploy) -> None:
 
 async def test_with_keys_it_is_on_the_monitoring_port_only(deploy: Deploy, keys: Path) -> None:
     d = await deploy(0, 1, api_keys=keys)
-    for path in ("/", "/fleet"):
+    for path in ("/", "/fleet", "/facts"):
         assert (await d.http.get(path)).status_code == 401
         assert (await d.http.get(path, headers={"authorization": "Bearer sk-alice"})).status_code == 404
     async with listening(build_monitoring_app(d.router)) as url, httpx.AsyncClient(base_url=url) as client:
-        for path in ("/", "/fleet", "/metrics"):
+        for path in ("/", "/fleet", "/facts", "/metrics"):
             assert (await client.get(path)).status_code == 200
 
 

@@ -1,12 +1,9 @@
 """The page in a real browser, before a real router with fake workers."""
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
-from importlib.resources import files
 from typing import Any
 
 import httpx
@@ -15,7 +12,6 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.browser import browser
 from tests.router.conftest import Deploy, Deployment, listening, until
-from v4_cli.facts import Recent, scrape
 from v4_router.app import build_monitoring_app
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
@@ -120,7 +116,7 @@ async def test_it_follows_traffic(deploy: Deploy, chromium: Browser) -> None:
         async with traffic(d):
             await eventually(lambda: shows_traffic(seen))
         assert seen.complaints == []
-        assert {httpx.URL(url).path for url in seen.asked if not url.startswith("data:")} == {"/", "/fleet", "/metrics"}
+        assert {httpx.URL(url).path for url in seen.asked if not url.startswith("data:")} == {"/", "/facts"}
         assert {httpx.URL(url).host for url in seen.asked if not url.startswith("data:")} == {"127.0.0.1"}
 
 
@@ -137,6 +133,9 @@ async def shows_traffic(seen: Seen) -> None:
     assert moved > 0
     assert "at 2.0 kB/s each" in below, "fake workers move 1000 bytes in half a second"
     await expect(seen.page.locator(".pool").nth(1)).to_contain_text("2 of 2 ready")
+    await expect(seen.page.locator("#foot")).to_contain_text(
+        re.compile(r"quantiles: last ([1-9]|10) s of this router;")
+    )
     points = await seen.page.locator(".tile path").first.get_attribute("d")
     assert points is not None
     assert points.count("L") >= 2, "a line"
@@ -152,36 +151,6 @@ async def eventually(check: Callable[[], Awaitable[None]]) -> None:
             if asyncio.get_running_loop().time() > deadline:
                 raise
         await asyncio.sleep(0.1)
-
-
-async def test_both_views_take_the_same_from_a_router(deploy: Deploy, chromium: Browser) -> None:
-    """What facts.js and facts.py make of the same looks, one of them after a restart."""
-    d, other = await deploy(1, 2), await deploy(1, 1)
-    looks: list[tuple[float, Any, str]] = []
-    for one, requests in ((d, 2), (d, 5), (d, 3), (other, 1), (other, 4)):
-        for number in range(requests):
-            await one.complete([10] * (300 * number + 1), max_tokens=5 + number)
-        await one.complete("x", max_tokens=1, n=-1)
-        fleet, metrics = await one.http.get("/fleet"), await one.http.get("/metrics")
-        looks.append((1.5 * len(looks), fleet.json(), metrics.text))
-    recent = Recent(4.0)
-    expected = [asdict(recent.add(scrape(*look))) for look in looks]
-    assert expected[2]["ttft"]["p99"] > 0
-    assert expected[2]["failed"] > 0
-    script = (files("v4_router.page") / "facts.js").read_text()
-    page = await chromium.new_page()
-    take = "const recent = new Recent(4); return looks.map((look) => recent.add(scrape(...look)));"
-    found = await page.evaluate(f"(looks) => {{ {script}; {take} }}", looks)
-    assert json.loads(json.dumps(found)) == [approximately(one) for one in json.loads(json.dumps(expected))]
-
-
-def approximately(value: Any) -> Any:
-    """Equal but for the last digits of numbers."""
-    if isinstance(value, dict):
-        return {name: approximately(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [approximately(one) for one in value]
-    return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,6 +1,6 @@
 """The page at `/`: one document that asks nobody but its own router, and headers that hold it to that.
 
-The files beside this one are its parts; facts.js knows what two looks at a router mean, page.js draws it.
+The files beside this one are its parts; page.js asks for the router's facts and draws them.
 """
 
 import base64
@@ -18,7 +18,7 @@ def _source(text: str) -> str:
 
 
 _STYLE = _part("page.css")
-_SCRIPT = _part("facts.js") + _part("page.js")
+_SCRIPT = _part("page.js")
 _POLICY = {
     "default-src": "'none'",
     "script-src": _source(_SCRIPT),

@@ -1,13 +1,14 @@
-// Draws what facts.js makes of a router's word. All text enters the document as text.
+"use strict";
+// Asks its router for its facts and draws them. All text enters the document as text.
 
 const EVERY_SECONDS = 1;
 const PATIENCE_SECONDS = 5;
-const WINDOW_SECONDS = 10;
 const KEPT = 300; // points of a line: 5 minutes
 const LEAST = 60; // points that a line has room for from the beginning
 const SEEN = 0.75; // percent of a bar that a part has which is not empty
 const NONE = "–";
 
+const ROLES = ["prefill", "decode"];
 const STATES = { ready: "good", unproven: "warn", "not ready": "warn", draining: "warn", down: "bad" };
 const TILES = [
   ["Requests", (f) => f.requests, each("/s"), (f) =>
@@ -46,6 +47,10 @@ function size(unit) {
     const step = bytes >= 1e9 ? 3 : bytes >= 1e6 ? 2 : bytes >= 1e3 ? 1 : 0;
     return `${(bytes / 1000 ** step).toFixed(step ? 1 : 0)} ${["B", "kB", "MB", "GB"][step]}${unit}`;
   };
+}
+
+function over(amount, by) {
+  return by > 0 ? amount / by : null;
 }
 
 function find(id) {
@@ -164,7 +169,6 @@ class PoolSection {
 
 class Page {
   constructor() {
-    this.recent = new Recent(WINDOW_SECONDS);
     this.tiles = TILES.map((tile) => new Tile(tile));
     this.pools = ROLES.map(() => new PoolSection());
     this.silent = null; // since when the router does not answer
@@ -174,8 +178,7 @@ class Page {
 
   async look() {
     try {
-      const [fleet, metrics] = await Promise.all([ask("fleet"), ask("metrics")]);
-      this.draw(this.recent.add(scrape(performance.now() / 1000, await fleet.json(), await metrics.text())));
+      this.draw(await ask());
       this.silent = null;
     } catch (error) {
       this.silent ??= new Date().toLocaleTimeString();
@@ -195,7 +198,7 @@ class Page {
     for (const tile of this.tiles) tile.draw(facts);
     this.pools.forEach((pool, i) => pool.draw(facts.pools[i]));
     this.revisions(facts.revisions.filter((one) => one.name || one.error));
-    say(find("foot"), `v4serve ${router.version}. TTFT: time to first token, ITL: inter-token latency. Rates and quantiles: last ${WINDOW_SECONDS} s of this router; lines: up to ` +
+    say(find("foot"), `v4serve ${router.version}. TTFT: time to first token, ITL: inter-token latency. Rates and quantiles: last ${number(facts.seconds || null)} s of this router; lines: up to ` +
       `${(KEPT * EVERY_SECONDS) / 60} min; second tries: since the router began.`);
   }
 
@@ -208,10 +211,10 @@ class Page {
   }
 }
 
-async function ask(path) {
-  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(1000 * PATIENCE_SECONDS) });
-  if (!answer.ok) throw new Error(`/${path} answered ${answer.status}`);
-  return answer;
+async function ask() {
+  const answer = await fetch("facts", { cache: "no-store", signal: AbortSignal.timeout(1000 * PATIENCE_SECONDS) });
+  if (!answer.ok) throw new Error(`/facts answered ${answer.status}`);
+  return answer.json();
 }
 
 new Page().look();
