@@ -27,13 +27,13 @@ class Transferred:
 
     count: int = 0
     bytes: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # without those in which prefill had nothing to send
 
     def add(self, adopted: pb.Adopted) -> None:
         """One more."""
         self.count += 1
         self.bytes += adopted.bytes
-        self.seconds += adopted.seconds
+        self.seconds += adopted.seconds - adopted.wait_seconds
 
 
 def faulty(outcome: str) -> bool:

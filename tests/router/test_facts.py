@@ -199,7 +199,7 @@ async def test_a_router_tells_them(deploy: Deploy) -> None:
     assert seen.requests == pytest.approx(5 / seen.seconds)
     assert seen.failed == pytest.approx(1 / seen.seconds)
     assert seen.generated_tokens == pytest.approx(20 / seen.seconds)
-    assert seen.transfer_speed == 2000, "fake workers move 1000 bytes in half a second"
+    assert seen.transfer_speed == 4000, "fake workers move 1000 bytes in a quarter of a second, and wait for as long"
     assert seen.ttft.p50 is not None
     assert seen.itl.p50 is not None
     assert (seen.router.served_name, seen.router.ready, seen.router.requests) == ("tiny", True, 0)

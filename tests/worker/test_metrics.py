@@ -174,6 +174,7 @@ async def test_before_during_and_after_a_transfer() -> None:
         size = decode.worker.memory.geometry.sequence_bytes(tokens)
         assert here["leased_bytes_sent_total"] == there[f"transfer_bytes_total{{{GRPC}}}"] == size
         assert by(here, "leases_total") == {"released": 1}
+        assert by(here, "block_slots")["checkpoint"] > here["block_slots_used_ratio"] == 0, "all that is left gives way"
         assert here["lease_seconds_count"] == there[f"transfer_seconds_count{{{GRPC}}}"] == 1
         assert here["lease_seconds_sum"] > 0
         assert there["transfer_wait_seconds_count"] == 1

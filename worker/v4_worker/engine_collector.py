@@ -21,7 +21,11 @@ _PREFIX_TOKENS: Final = (
     "them, no_checkpoint: here but behind the last checkpoint, evicted: here until lately, no_blocks: the rest"
 )
 _SEQUENCES: Final = "Sequences by state; the choices of one prompt are one until it is computed"
-_SLOTS: Final = "Block slots by what they hold; cached: blocks that nobody uses now, used: blocks of sequences"
+_SLOTS: Final = (
+    "Block slots by what they hold; used: blocks of sequences, cached: blocks that nobody uses now; cached ones and "
+    "checkpoints give way where room is needed"
+)
+_RATIO: Final = "Block slots that sequences use, of all: what eviction cannot free"
 
 
 class EngineCollector(Collector):
@@ -53,8 +57,8 @@ class EngineCollector(Collector):
         cached = load.slots_evictable - checkpoint
         slots = {"free": load.slots_free, "cached": cached, "used": used, "checkpoint": checkpoint}
         yield _by_state("block_slots", _SLOTS, slots)
-        ratio = (used + checkpoint) / max(1, load.slots_total)
-        yield _gauge("block_slots_used_ratio", "Block slots in use or with checkpoints, of all", ratio)
+        ratio = used / max(1, load.slots_total)
+        yield _gauge("block_slots_used_ratio", _RATIO, ratio)
         tails = {"free": load.tails_total - load.tails_used, "used": load.tails_used}
         yield _by_state("live_tails", "Live tails: one for each sequence that runs, arrives or is leased", tails)
 
