@@ -42,7 +42,7 @@ def _health() -> Row:
     # Alerts of the operator belong to no deployment.
     scope = 'namespace=~"$namespace", deployment=~"$deployment|"'
     firing = f'ALERTS{{{scope}, alertname=~"V4Serve.*", alertstate="firing"}}'
-    routable = f"sum by (role) (max by (role, worker) ({select('v4serve_worker_routable')}))"
+    routable = f"avg by (role) (max by (role, worker) ({select('v4serve_worker_routable')}))"
     return row(
         "Is it healthy?",
         stat(
@@ -59,36 +59,44 @@ def _health() -> Row:
             Query(f"count({firing}) or vector(0)", "firing"),
         ),
         stat(
+            "Error budget burn",
+            "Is the service level kept? How many times faster than it may the error budget is used up, over the last 5 "
+            "minutes, by first tokens and by those after them that come late. Below are their targets.",
+            Look("suffix: x", steps=((1, "orange"), (14.4, "red"))),
+            *(Query(f"max({_late(name, '5m')}) / (1 - scalar({_OBJECTIVE}))", text) for text, name in _LATE.items()),
+            width=4,
+        ),
+        stat(
             "First token, p99",
             "How long do clients wait for the first token? 99 of 100 wait no longer.",
-            Look("s", empty="no requests"),
+            Look("s", base="text", empty="no requests"),
             Query(quantile(99, _TTFT), "p99"),
         ),
         stat(
             "Next token, p99",
             "How smooth are streams? 99 of 100 gaps between tokens are no longer.",
-            Look("s", empty="no tokens"),
+            Look("s", base="text", empty="no tokens"),
             Query(quantile(99, _ITL), "p99"),
         ),
         stat(
             "Requests",
             "How much is asked?",
-            Look("reqps"),
+            Look("reqps", base="text"),
             Query(rate("v4serve_requests_total"), "requests"),
+            width=2,
         ),
         stat(
             "Generated tokens",
             "How much is answered, in tokens per second?",
-            Look("suffix: tok/s"),
+            Look("suffix: tok/s", base="text"),
             Query(rate("v4serve_generated_tokens_total"), "tokens"),
         ),
         stat(
             "Workers that take requests",
-            "Can a request be placed? With none of a role, prompts are computed by decode workers, or nothing is "
-            "served.",
-            Look("none", base="red", steps=((1, "green"),)),
+            "Can a request be placed? What share of each role's workers takes requests. With none of a role, prompts "
+            "are computed by decode workers, or nothing is served.",
+            Look("percentunit", high=1, base="red", steps=((0.001, "orange"), (1, "green")), empty="no workers"),
             Query(routable, "{{role}}"),
-            width=6,
         ),
     )
 

@@ -47,5 +47,6 @@ def needs(extra: str) -> Iterator[None]:
         if error.name is None or error.name.startswith("v4_"):
             raise
         raise ConfigError(
-            f"this command needs the package {error.name.partition('.')[0]!r}: pip install 'v4serve[{extra}]'"
+            f"this command needs the package {error.name.partition('.')[0]!r}: "
+            f"run python -m pip install -e '.[{extra}]' in v4serve's folder"
         ) from error

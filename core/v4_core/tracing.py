@@ -140,7 +140,7 @@ def _made(service: str) -> Tracing:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the environment asks for traces ({' or '.join(_ENDPOINTS)}), which needs the package {error.name!r}: "
-            "pip install 'v4serve[tracing]', or unset the variable"
+            "run python -m pip install -e '.[tracing]' in v4serve's folder, or unset the variable"
         ) from error
     except ValueError as error:
         raise ConfigError(f"a variable OTEL_... of the environment cannot be used: {error}") from error

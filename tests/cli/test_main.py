@@ -111,7 +111,7 @@ def test_exit_codes() -> None:
 
 def test_a_missing_package_is_told_with_the_extra_that_brings_it() -> None:
     with (
-        pytest.raises(ConfigError, match=r"needs the package 'torch': pip install 'v4serve\[worker\]'"),
+        pytest.raises(ConfigError, match=r"needs the package 'torch': run python -m pip install -e '.\[worker\]'"),
         needs("worker"),
     ):
         raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")

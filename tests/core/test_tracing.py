@@ -168,7 +168,7 @@ def test_another_protocol_is_refused() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*next(iter(ON.items())))
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
-    with pytest.raises(ConfigError, match=r"pip install 'v4serve\[tracing\]', or unset"), tracing("v4serve-test"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[tracing\]' in v4serve's fo"), tracing("v4serve-test"):
         pass
 
 

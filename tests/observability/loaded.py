@@ -52,6 +52,7 @@ class Loaded:
     prometheus: Prometheus
     start: float
     outage: float  # until here all workers ran, under load
+    peak: float  # until here clients asked for as much as they ever do
     end: float
 
 
@@ -86,13 +87,13 @@ async def _deploy_and_load(prometheus: Prometheus, ports: Mapping[str, int]) -> 
         await asyncio.to_thread(prometheus.wait_until_scraped)
         start = time.time()
         async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
-            outage = await _Load(client, deployment, ports, prometheus).run()
+            outage, peak = await _Load(client, deployment, ports, prometheus).run()
         with _running(commands["prefill-1"]):  # the first probes may have been before Prometheus looked
             probed = "increase(v4serve_probe_seconds_count[1m]) > 0"
             await asyncio.to_thread(prometheus.wait_for, probed, seconds=_EVENT_SECONDS)
         last = time.time()
         await asyncio.to_thread(prometheus.wait_for, f"timestamp(v4serve_requests_running) > {last + 1}")
-        return Loaded(prometheus, start, outage, time.time())
+        return Loaded(prometheus, start, outage, peak, time.time())
 
 
 @contextmanager
@@ -115,9 +116,10 @@ class _Load:
         self._model = served_name(deployment.config.model)
         self._numbers = iter(range(10**9))
         self._answers = 0
+        self._over = False
 
-    async def run(self) -> float:
-        """All of it; the Unix time at which the first worker died."""
+    async def run(self) -> tuple[float, float]:
+        """All of it; the Unix times at which the first worker died and the first clients left."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_CLIENTS):
                 group.create_task(self._send_mixed())
@@ -136,12 +138,13 @@ class _Load:
             await asyncio.to_thread(self._prometheus.wait_for, _PREEMPTED, seconds=_EVENT_SECONDS)
             await self._deployment.kill("decode", 1, signal.SIGTERM)  # it hands its streams back
             await self._until_says("router", _MIGRATED)
+            peak, self._over = time.time(), True
             for stream in growing:
                 stream.cancel()
-        return outage
+        return outage, peak
 
     async def _send_mixed(self) -> None:
-        while self._answers < _REDUCED:
+        while not self._over:
             number = next(self._numbers)
             rng = random.Random(number)
             if number % 20 == 19:

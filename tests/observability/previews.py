@@ -17,7 +17,7 @@ from PIL import Image
 
 from tests.cluster.machine.build import prometheus_tools
 from tests.observability.dashboards import fill, opening_values, panels
-from tests.observability.drawing import BACKGROUND, GRID, PANEL, TEXT, Series, draw
+from tests.observability.drawing import BACKGROUND, FAINT, GRID, PANEL, TEXT, Series, draw
 from tests.observability.loaded import Loaded, loaded
 from tests.observability.prometheus import PrometheusTools
 
@@ -36,6 +36,8 @@ def preview(dashboard: Json, seen: Loaded) -> Figure:
     width, height = 24 * _COLUMN, lines * _LINE + _TOP
     figure = Figure(figsize=(width, height), dpi=_DPI, facecolor=BACKGROUND)
     figure.text(0.008, 1 - 0.32 / height, dashboard["title"], fontsize=13, color=TEXT)
+    times = "minutes and seconds since the first request"
+    figure.text(0.992, 1 - 0.32 / height, times, fontsize=9, color=FAINT, horizontalalignment="right")
     for row in (panel for panel in dashboard["panels"] if panel["type"] == "row"):
         y = 1 - (row["gridPos"]["y"] * _LINE + _TOP + 0.2) / height
         figure.text(0.008, y, f"▾ {row['title']}", fontsize=10, color=TEXT)
@@ -58,7 +60,7 @@ def _place(figure: Figure, panel: Json, seen: Loaded, values: Mapping[str, str])
     figure.add_artist(box)
     title = ((left + 0.09) / width, 1 - (top + 0.19) / height)
     figure.text(*title, panel["title"], fontsize=8, color=TEXT, fontweight="bold")
-    times = np.arange(seen.start, seen.end, 1.0)
+    times = np.arange(seen.start, seen.peak, 1.0)
     series = list(_series(panel, seen, values, times))
     in_left, in_right, in_top, in_bottom = _margins(panel)
     inner = (
