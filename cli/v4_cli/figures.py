@@ -8,6 +8,11 @@ def number(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
 
 
+def count(value: float | None, one: str, many: str = "") -> str:
+    """So many of what is called `one`; `many` where more of it are not just with an s."""
+    return f"{number(value)} {one if value is not None and round(value) == 1 else many or f'{one}s'}"
+
+
 def rate(value: float | None, unit: str = "/s") -> str:
     """Per second; below 10 with one decimal."""
     return NONE if value is None else f"{value:,.{1 if value < 10 else 0}f}{unit}"

@@ -7,6 +7,7 @@ between two runs.
 
 import asyncio
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,11 +22,11 @@ import typer
 
 from v4_cli.demo import STORY, events, text_of
 from v4_cli.errors import FAILURE, DeploymentError, Unreachable, needs
-from v4_cli.figures import duration, number, percent, rate
+from v4_cli.figures import count, duration, number, percent, rate
 from v4_cli.options import Json
 from v4_cli.output import print_facts, print_json
 from v4_cli.processes import until_signal
-from v4_cli.top import URL, check_url
+from v4_cli.top import URL, base
 from v4_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Seen:
 
 
 def load(
-    url: Annotated[str, typer.Argument(help="Of a router's API, without /v1.")] = URL,
+    url: Annotated[str, typer.Argument(help="Of a router's API.")] = URL,
     *,
     clients: Annotated[int, typer.Option(help="Conversations at once.")] = 4,
     seconds: Annotated[float, typer.Option(help="During which requests begin; those that run may end.")] = 30.0,
@@ -68,23 +69,24 @@ def load(
 ) -> None:
     """Chat with a router from several clients, and show what they saw: errors, TTFT, ITL, tokens.
 
-    Prompts share prefixes and have mixed lengths. Ctrl-C ends it early. Ends with exit code 1 if a request failed. A
-    router that demands a key gets the one in the environment variable V4SERVE_API_KEY.
+    Prompts share prefixes and have mixed lengths. Ctrl-C ends it early. Ends with exit code 1 if a request failed.
+
+    A router that demands a key gets the one in the environment variable V4SERVE_API_KEY.
     """
-    check_url(url)
+    url = base(url)
     if clients < 1 or not seconds > 0:
         raise ConfigError("give at least one client, and more than 0 seconds")
     with needs("local"):
         import httpx  # noqa: F401, PLC0415
     seen = Seen()
     began = time.monotonic()
-    asyncio.run(until_signal(_run(url.rstrip("/"), clients, seconds, seen)))
+    asyncio.run(until_signal(_run(url, clients, seconds, seen)))
     seen.seconds = time.monotonic() - began
     facts = summary(seen)
     if json:
         print_json(facts)
     else:
-        print_facts(f"{clients} clients, {seen.seconds:.0f} s", rows(facts))
+        print_facts(f"{count(clients, 'client')}, {seen.seconds:.0f} s", rows(facts))
     if seen.errors:
         raise typer.Exit(FAILURE)
 
@@ -100,6 +102,8 @@ async def _run(url: str, clients: int, seconds: float, seen: Seen) -> None:
         base_url=url, headers=headers, timeout=_REQUEST_SECONDS, limits=limits, trust_env=False
     ) as client:
         name, context = await _model(client, url)
+        if sys.stderr.isatty():
+            print(f"{count(clients, 'client')} for {seconds:g} s against {url}; Ctrl-C ends it early", file=sys.stderr)
         end = time.monotonic() + seconds
         async with asyncio.TaskGroup() as group:
             for seed in range(clients):
@@ -222,7 +226,7 @@ def rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The summary for people."""
     seconds = facts["seconds"]
     cached = facts["cached_tokens"] / facts["prompt_tokens"] if facts["prompt_tokens"] else None
-    errors = [("", f"{count} times {what}") for what, count in islice(facts["errors"].items(), _ERRORS_SHOWN)]
+    errors = [("", f"{times:,} × {what}") for what, times in islice(facts["errors"].items(), _ERRORS_SHOWN)]
     return [
         ("requests", f"{number(facts['requests'])}, {rate(facts['requests'] / seconds)}"),
         ("errors", number(sum(facts["errors"].values()))),

@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from v4_cli.called import v4serve
 from v4_cli.errors import Unreachable
 from v4_cli.top_view import frame
 from v4_core.errors import ConfigError
@@ -42,10 +43,11 @@ def top(
 ) -> None:
     """Watch one router and its workers: occupancy, rates, latencies, prefix hits, transfers.
 
-    Rates and latencies are of this one router, the rest is of all workers that it knows. q or Ctrl-C ends it. On
-    Kubernetes: kubectl port-forward deploy/NAME-router 9100, then v4serve top http://127.0.0.1:9100
+    Rates and latencies are of this one router, the rest is of all workers that it knows. q or Ctrl-C ends it.
+
+    On Kubernetes: kubectl port-forward deploy/NAME-router 9100, then v4serve top http://127.0.0.1:9100
     """
-    check_url(url)
+    url = base(url)
     console = Console()
     first = look(url)
     if once:
@@ -60,7 +62,7 @@ def top(
 
 def watch(url: str, known: Facts, live: Live, pressed: Callable[[float], str]) -> None:
     """Draw until q is pressed; `pressed` waits so many seconds for a key. A router that is silent is asked again."""
-    silent = ""
+    silent, heard = "", _clock()
     while True:
         size = live.console.size
         live.update(frame(url, known, size.width, size.height, silent), refresh=True)
@@ -68,33 +70,42 @@ def watch(url: str, known: Facts, live: Live, pressed: Callable[[float], str]) -
             if pressed(_EVERY_SECONDS) in ("q", "Q"):
                 return
             known = look(url)
-            silent = ""
+            silent, heard = "", _clock()
         except Unreachable as error:
-            silent = silent or f"no answer since {time.strftime('%H:%M:%S')}: {error.reason}"
+            silent = f"no answer since {heard}: {error.reason}"
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
 
 
 def look(url: str) -> Facts:
     """Ask a router. Raises Unreachable."""
     try:
-        with _opener.open(f"{url.rstrip('/')}/facts", timeout=_PATIENCE_SECONDS) as answer:
+        with _opener.open(f"{url}/facts", timeout=_PATIENCE_SECONDS) as answer:
             return from_json(json.load(answer))
     except urllib.error.HTTPError as error:
         error.close()
-        raise Unreachable(url, f"it answers {error.code} to /facts", _OTHER_PORT) from None
+        raise Unreachable(url, f"it answers {error.code} to /facts", _other_port()) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(url, _why(error), _START) from None
+        raise Unreachable(url, _why(error), _start()) from None
     except (ValueError, KeyError, TypeError):
-        raise Unreachable(url, "what answers is none, or one of another version", _OTHER_PORT) from None
+        raise Unreachable(url, "what answers is none, or one of another version", _other_port()) from None
 
 
-_START = (
-    "start one with `make serve`; to reach one on Kubernetes: kubectl port-forward deploy/NAME-router 9100, "
-    "then v4serve top http://127.0.0.1:9100"
-)
-_OTHER_PORT = (
-    "an API port that demands keys shows nothing here: ask the router's monitoring port; on Kubernetes: "
-    "kubectl port-forward deploy/NAME-router 9100, then v4serve top http://127.0.0.1:9100"
-)
+def _start() -> str:
+    return f"start one with `make serve`; to reach one on Kubernetes: {_forwarded()}"
+
+
+def _other_port() -> str:
+    return (
+        "an API port that demands keys shows nothing here: ask the router's monitoring port; on Kubernetes: "
+        f"{_forwarded()}"
+    )
+
+
+def _forwarded() -> str:
+    return f"kubectl port-forward deploy/NAME-router 9100, then {v4serve()} top http://127.0.0.1:9100"
 
 
 def _why(error: Exception) -> str:
@@ -102,15 +113,18 @@ def _why(error: Exception) -> str:
     return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
 
 
-def check_url(url: str) -> None:
-    """Raises ConfigError on what is no address of a router."""
+def base(given: str) -> str:
+    """The address of a router as its clients need it, from what a user gave: http where no scheme is named, as curl
+    takes it, and without the /v1 that clients of its API end with. Raises ConfigError on what is no such address."""
+    url = given if "://" in given else f"http://{given}"
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(f"{url!r} is no address of a router: give one such as {URL}")
+        raise ConfigError(f"{given!r} is no address of a router: give one such as {URL}")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 @contextmanager

@@ -1,85 +1,121 @@
 """One frame of `v4serve top`: facts as a rich renderable. Pure.
 
-Names and errors come from workers and other machines: they are shown as text, without markup or control characters.
+Where a terminal has too few lines, the less important ones are left out.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from v4_cli.figures import NONE, duration, number, percent, rate, size
+from v4_cli.figures import NONE, count, duration, number, percent, rate, size
+from v4_cli.top_table import PARTS, WIDE, line, plain, table
 from v4_router.facts import Facts, Pool, Quantiles, Revision, Worker
 
-_STATES = {"ready": "green", "down": "red"}  # others: yellow
-_PARTS = (("used", "█", "blue"), ("checkpoint", "▓", "magenta"), ("cached", "▒", "cyan"), ("free", "·", "dim"))
-_WIDE = 80  # columns, from which latencies stand beside rates
-_BAR = 12  # columns at 80; whatever is more is the bar's
-_LINES = 12  # of a frame, beside those of pools and revisions
-_LINES_OF_POOL = 3  # beside those of workers
+# Ranks of lines: those of the lowest are left out first, all of a rank at once.
+_BLANK, _LEGEND, _SUMS, _LATENCIES = range(4)
+_RATES = range(9, 3, -1)
+_REVISIONS, _TITLES, _WORKERS, _ALWAYS = range(10, 14)
+
+_NAMES = 13  # columns of what rates are called
+_TIME = 6  # columns of a latency
+
+_Ranked = tuple[int, Text]
 
 
 def frame(url: str, facts: Facts, width: int, height: int | None = None, silent: str = "") -> RenderableType:
     """For a terminal of so many columns and, if known, rows. `silent`: why what is shown is old."""
     pools = [pool for pool in facts.pools if pool.workers]
-    parts: list[RenderableType] = [_head(url, facts), _line((_plain(silent), "bold red")), _service(facts, width)]
-    revisions = [_revision(one) for one in facts.revisions if one.name or one.error]
-    room = None
-    if height is not None and pools:
-        others = _LINES + len(revisions) + _LINES_OF_POOL * len(pools)
-        room = max(2, (height - others) // len(pools))
-    for pool in pools:
-        parts += [Text(), _pool_line(pool), *_workers(pool.workers, room, width)]
-    return Group(*parts, Text(), *revisions, _legend())
+    why = line((plain(silent), "bold red"))
+    above = [(_ALWAYS, _head(url, facts, width, silent)), (_ALWAYS if silent else _BLANK, why)]
+    gone, room = -1, None
+    if height is not None:
+        ranks = [rank for rank, _ in (*above, *_below(facts, pools, width, None)) if rank != _WORKERS]
+        gone, room = fitting(ranks, [len(pool.workers) for pool in pools], height)
+    below = _kept(_below(facts, pools, width, room), gone)
+    if gone > _BLANK:
+        below.append(Text("…", "dim"))
+    for one in below if silent else ():
+        one.stylize("dim")
+    return Group(*_kept(above, gone), *below)
 
 
-def _plain(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
+def _kept(lines: Sequence[_Ranked], gone: int) -> list[Text]:
+    return [text for rank, text in lines if rank > gone]
 
 
-def _line(*parts: str | Text | tuple[str, str]) -> Text:
-    """One line, whatever the width."""
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+def fitting(ranks: Sequence[int], pools: Sequence[int], height: int) -> tuple[int, int]:
+    """Up to which rank lines are left out, and how many lines the workers of a pool have at most, so that it all fits.
 
-
-def _head(url: str, facts: Facts) -> RenderableType:
-    router = facts.router
-    ready = Text("ready", "bold green") if router.ready else Text("not ready", "bold red")
-    left = Text.assemble(("v4serve ", "bold"), _plain(router.served_name), "  ", ready)
-    right = Text(f"{urlsplit(url).netloc}  {time.strftime('%H:%M:%S')}", "dim")
-    return _beside(left, right)
-
-
-def _beside(left: RenderableType, right: RenderableType) -> Table:
-    both = Table.grid(expand=True, padding=(0, 2, 0, 0))
-    both.add_column()
-    both.add_column(justify="right")
-    both.add_row(left, right)
-    return both
-
-
-def _service(facts: Facts, width: int) -> RenderableType:
-    rates = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in (
-        ("requests", f"{rate(facts.requests)}, {rate(facts.failed)} failed"),
-        ("prompt", rate(facts.prompt_tokens, " tok/s")),
-        ("prefix hits", f"{percent(facts.hit_ratio)} of prompt tokens"),
-        ("transfers", f"{size(facts.transferred_bytes, '/s')}, {rate(facts.transfers)}"),
-        ("", f"{size(facts.transfer_speed, '/s')} each"),
-        ("generated", rate(facts.generated_tokens, " tok/s")),
+    `ranks`: of all lines but those of workers, of which each pool has so many.
+    """
+    gone, least, free = -1, 0, 0
+    for gone, least in (
+        *((rank, 4) for rank in range(-1, _RATES[-1])),
+        *((rank, 2) for rank in range(_LATENCIES, _WORKERS)),
+        (_WORKERS, 0),
     ):
-        rates.add_row(Text(name, "dim"), Text(value))
-    latencies = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    latencies.add_column(f"last {facts.seconds:.0f} s" if facts.seconds else "", min_width=9)
-    for name in ("p50", "p90", "p99"):
-        latencies.add_column(name, justify="right", min_width=7)
-    for name, values in (("TTFT", facts.ttft), ("ITL", facts.itl)):
-        latencies.add_row(Text(name, "dim"), *_quantiles(values))
-    both = (_beside(rates, latencies),) if width >= _WIDE else (rates, latencies)
-    return Group(*both, *_sums(facts))
+        free = height - sum(rank > gone for rank in ranks) - (gone > _BLANK)
+        if sum(min(one, least) for one in pools) <= free:
+            break
+    rooms = range(least, max([*pools, least]) + 1)
+    return gone, max((room for room in rooms if sum(min(one, room) for one in pools) <= free), default=least)
+
+
+def _below(facts: Facts, pools: Sequence[Pool], width: int, room: int | None) -> list[_Ranked]:
+    """What stands below the head; the workers of a pool in at most so many lines."""
+    lines = _service(facts, width)
+    for pool in pools:
+        lines += [(_BLANK, Text()), (_ALWAYS, _pool_line(pool)), *_workers(pool.workers, room, width)]
+    told = [one for one in facts.revisions if one.name or (not one.serves and one.error)]
+    revisions = [(_LEGEND if one.serves else _REVISIONS, _revision(one)) for one in told]
+    return [*lines, (_BLANK, Text()), *revisions, (_LEGEND, _legend())]
+
+
+def _head(url: str, facts: Facts, width: int, silent: str) -> Text:
+    router = facts.router
+    text, style = ("ready", "bold green") if router.ready else ("not ready", "bold red")
+    state = Text("no answer", "bold red") if silent else Text(text, style)
+    name = Text(plain(router.served_name), "dim" if silent else "")
+    name.truncate(max(1, width - len("v4serve ") - 2 - state.cell_len), overflow="ellipsis")
+    left = line(("v4serve ", "dim" if silent else "bold"), name, "  ", state)
+    return _beside(left, Text(f"{urlsplit(url).netloc}  {time.strftime('%H:%M:%S')}", "dim"), width)
+
+
+def _beside(left: Text, right: Text, width: int) -> Text:
+    """One at each end of a line; the left one alone where both have no room."""
+    between = width - left.cell_len - right.cell_len
+    return line(left, " " * between, right) if between >= 2 else left
+
+
+def _service(facts: Facts, width: int) -> list[_Ranked]:
+    rates = [
+        line((f"{name:<{_NAMES}}", "dim"), value)
+        for name, value in (
+            ("requests", f"{rate(facts.requests)}, {rate(facts.failed)} failed"),
+            ("prompt", rate(facts.prompt_tokens, " tok/s")),
+            ("generated", rate(facts.generated_tokens, " tok/s")),
+            ("prefix hits", f"{percent(facts.hit_ratio)} of prompt tokens"),
+            ("transfers", f"{size(facts.transferred_bytes, '/s')}, {rate(facts.transfers)}"),
+            ("", f"{size(facts.transfer_speed, '/s')} each"),
+        )
+    ]
+    latencies = [
+        _latencies(f"last {facts.seconds:.0f} s" if facts.seconds else "", ("p50", "p90", "p99"), "dim"),
+        _latencies("TTFT", _quantiles(facts.ttft)),
+        _latencies("ITL", _quantiles(facts.itl)),
+    ]
+    below = [(_LATENCIES, one) for one in latencies]
+    if width >= WIDE:
+        rates[: len(latencies)] = [_beside(*both, width) for both in zip(rates, latencies, strict=False)]
+        below = []
+    return [*zip(_RATES, rates, strict=True), *below, *((_SUMS, one) for one in _sums(facts))]
+
+
+def _latencies(name: str, values: Sequence[str], style: str = "") -> Text:
+    return line((f"{name:<9}", "dim"), ("".join(f" {value:>{_TIME}}" for value in values), style))
 
 
 def _quantiles(values: Quantiles) -> tuple[str, ...]:
@@ -90,75 +126,43 @@ def _sums(facts: Facts) -> tuple[Text, Text]:
     router = facts.router
     leases = sum(pool.leases for pool in facts.pools)
     return (
-        _line(
-            f"{number(router.requests)} requests running, {number(router.waiting_for_room)} waiting for room, "
-            f"{number(leases)} leases held"
+        line(
+            f"{count(router.requests, 'request')} running, {number(router.waiting_for_room)} waiting for room, "
+            f"{count(leases, 'lease')} held"
         ),
-        _line(
-            f"{number(facts.retries)} retries, {number(facts.recomputations)} prompts recomputed, "
-            f"{number(facts.migrations)} streams migrated",
+        line(
+            f"{count(facts.retries, 'retry', 'retries')}, {count(facts.recomputations, 'prompt')} recomputed, "
+            f"{count(facts.migrations, 'stream')} migrated",
             (" since the router began", "dim"),
         ),
     )
 
 
 def _pool_line(pool: Pool) -> Text:
-    return _line(
+    return line(
         (pool.role.capitalize(), "bold"),
         f"  {pool.ready} of {len(pool.workers)} ready, {number(pool.running)} running, {number(pool.waiting)} waiting, "
-        f"{number(pool.queued_tokens)} tokens queued",
+        f"{count(pool.queued_tokens, 'token')} queued",
     )
 
 
-def _workers(workers: Sequence[Worker], room: int | None, width: int) -> Iterator[RenderableType]:
-    """In at most `room` lines below a header; those that are not ready come first where some are left out."""
-    if room is None or len(workers) <= room:
-        yield _table(workers, width)
-        return
-    yield _table(sorted(workers, key=lambda worker: worker.state == "ready")[: room - 1], width)
-    yield _line((f"and {len(workers) - room + 1} more", "dim"))
-
-
-def _table(workers: Sequence[Worker], width: int) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=True)
-    table.add_column("worker", no_wrap=True, ratio=1, min_width=15)
-    table.add_column("state", no_wrap=True)
-    bar = _BAR + max(0, width - _WIDE) // 2
-    table.add_column("block slots", min_width=bar, no_wrap=True)
-    for title in ("taken", "run", "wait", "queued", "tails", "leases"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for worker in workers:
-        name = Text(_plain(worker.name))
-        state = Text(worker.state, _STATES.get(worker.state, "yellow"))
-        if worker.state == "down":
-            table.add_row(name, state, Text("no word", "dim"))
-            continue
-        taken = (worker.used + worker.checkpoint) / worker.slots if worker.slots else None
-        counts = (worker.running, worker.waiting, worker.queued_tokens)
-        figures = (*map(number, counts), f"{worker.tails_used}/{worker.tails}", number(worker.leases))
-        table.add_row(name, state, _bar(worker, bar), percent(taken), *figures)
-    return table
-
-
-def _bar(worker: Worker, width: int) -> Text:
-    """Block slots by what they hold; what there is of a kind shows, however few."""
-    bar, ends = Text(), 0
-    total = 0
-    for kind, sign, style in _PARTS:
-        total += getattr(worker, kind)
-        end = round(width * total / worker.slots) if worker.slots else 0
-        if getattr(worker, kind) and kind != "free":
-            end = min(width, max(end, ends + 1))
-        bar.append(sign * (end - ends), style)
-        ends = max(ends, end)
-    return bar
+def _workers(workers: Sequence[Worker], room: int | None, width: int) -> list[_Ranked]:
+    """Those that are not ready come first where some are left out."""
+    left_out = 0 if room is None or len(workers) <= room else len(workers) - max(room, 2) + 1
+    if left_out:
+        workers = sorted(workers, key=lambda worker: worker.state == "ready")[:-left_out]
+    titles, *lines = table(workers, width)
+    if left_out:
+        lines.append(line((f"and {left_out} more", "dim")))
+    return [(_TITLES, titles), *((_WORKERS, one) for one in lines)]
 
 
 def _revision(one: Revision) -> Text:
     state = ("serves", "green") if one.serves else ("does not serve", "yellow")
-    return _line(f"revision {_plain(one.name) or NONE}  ", state, (f"  {_plain(one.error)}", "red"))
+    error = "" if one.serves else f"  {plain(one.error)}"
+    return line(f"revision {plain(one.name) or NONE}  ", state, (error, "red"))
 
 
 def _legend() -> Text:
-    parts = [part for name, sign, style in _PARTS for part in ((sign, style), f" {name}  ")]
-    return _line(*parts, ("q ends", "dim"))
+    parts = [part for name, sign, style in PARTS for part in ((sign, style), f" {name}  ")]
+    return line(*parts, ("q ends", "dim"))

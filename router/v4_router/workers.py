@@ -7,6 +7,7 @@ leg then hears None.
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ _CHANNEL_OPTIONS = (
 )
 _BACKOFF_SECONDS = (0.05, 2.0)  # first and longest pause between two connections
 _SILENCE_SECONDS = 2.0  # after which the worker is asked for its load, which also proves that it lives
+# What gRPC puts before the cause where no connection came about; the address is told anyway.
+_NO_CONNECTION = re.compile(
+    r"failed to connect to all addresses; last error: \w+: \S+: (?:Failed to connect to remote host: )?"
+)
 
 
 class WrongWorker(Exception):
@@ -149,7 +154,7 @@ class WorkerLink:
                 await self._session()
                 self._say("ended its stream")
             except grpc.aio.AioRpcError as error:
-                self._say(f"{error.code().name} {error.details()}")
+                self._say(_told(error))
             except WrongWorker as error:
                 self._say(str(error))
             pause = _BACKOFF_SECONDS[0] if self.up else min(2 * pause, longest)
@@ -244,3 +249,8 @@ class WorkerLink:
         for deliver in legs.values():
             deliver(None)
         self._leave_if_over()
+
+
+def _told(error: grpc.aio.AioRpcError) -> str:
+    """Code and cause."""
+    return f"{error.code().name}: {_NO_CONNECTION.sub('', error.details() or '', count=1)}"

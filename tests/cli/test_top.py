@@ -1,15 +1,13 @@
-"""`v4serve top` before real routers with fake workers, and its frames."""
+"""`v4serve top` before real routers with fake workers. Its frames are test_top_view.py's."""
 
 import asyncio
 import http.server
 import json
 import os
-import pty
 import re
 import socket
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,18 +26,7 @@ from v4_cli.top_view import frame
 from v4_router.app import build_monitoring_app
 from v4_router.facts import Facts, Revision, facts
 
-# What a shell does before a program: the terminal that it is given is its own, so that Ctrl-C reaches it.
-_IN_TERMINAL = [
-    sys.executable, "-c", "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])",
-]  # fmt: skip
 COMMAND = [sys.executable, "-m", "v4_cli.main", "top"]
-
-
-def shown(facts: Facts, width: int = 80, height: int | None = None, silent: str = "") -> str:
-    console = Console(width=width, record=True, file=open(os.devnull, "w"), color_system=None)  # noqa: SIM115
-    with console.file:
-        console.print(frame("http://127.0.0.1:8000", facts, width, height, silent))
-        return console.export_text()
 
 
 @contextmanager
@@ -164,43 +151,6 @@ async def test_without_a_terminal_only_one_frame(deploy: Deploy) -> None:  # noq
     assert (process.returncode, err.decode()) == (2, "error: top needs a terminal: use --once to print one frame\n")
 
 
-class Terminal:
-    """A program in a terminal of 80 by 24."""
-
-    def __init__(self, *command: str) -> None:
-        self.master, slave = pty.openpty()
-        termios.tcsetwinsize(slave, (24, 80))
-        self.before = termios.tcgetattr(self.master)
-        env = {**os.environ, "TERM": "xterm-256color"}
-        env.pop("NO_COLOR", None)
-        self.process = subprocess.Popen([*_IN_TERMINAL, *command], stdin=slave, stdout=slave, stderr=slave, env=env)
-        os.close(slave)
-        self.output = b""
-        self._reading = threading.Thread(target=self._read, daemon=True)
-        self._reading.start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                self.output += os.read(self.master, 65536)
-            except OSError:  # the program has ended
-                return
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.output.decode(errors="replace"))
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def close(self) -> int:
-        """The exit code, once it has ended."""
-        code = self.process.wait(30)
-        self._reading.join(10)
-        os.close(self.master)
-        return code
-
-
 @pytest.mark.parametrize("keys", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
 async def test_it_follows_a_router_until_a_key(deploy: Deploy, keys: bytes) -> None:  # noqa: F811
     d: Deployment = await deploy(1, 1)
@@ -228,46 +178,3 @@ async def test_a_router_that_stops_answering_and_comes_back() -> None:
         assert terminal.process.poll() is None
     terminal.press(b"q")
     assert await asyncio.to_thread(terminal.close) == 0
-
-
-def test_what_workers_say_is_text() -> None:
-    evil = "\x1b[2Jp\u202e[red]x[/red]\n"
-    known_ = known(worker("prefill", evil, state="down", error=evil), worker("decode", "d"))
-    seen = shown(replace(known_, revisions=[Revision(evil, False, evil)]))
-    assert "\x1b" not in seen
-    assert "\u202e" not in seen
-    assert "?[2Jp?[red]x[/" in seen, "brackets are no markup"
-    assert "revision ?[2Jp?[red]x[/red]?  does not serve  ?[2Jp?[red]x[/red]?" in seen
-
-
-def test_occupancy_is_drawn_to_scale() -> None:
-    (line,) = [line for line in shown(known(worker("decode", "d-1"))).splitlines() if "d-1" in line]
-    assert re.search(r"ready +█{2}▓▒{3}·{6} +28 % +2 +1 +600 +3/16 +4", line), line
-    full = {**LOAD, "slots_free": 0, "slots_evictable": 0, "blocks_used": 100, "checkpoint_slots_used": 0}
-    (line,) = [line for line in shown(known(worker("decode", "d-1", load=full))).splitlines() if "d-1" in line]
-    assert "█" * 12 in line
-    few = {**LOAD, "slots_free": 98, "slots_evictable": 1, "blocks_used": 1, "checkpoint_slots_used": 1}
-    (line,) = [line for line in shown(known(worker("decode", "d-1", load=few))).splitlines() if "d-1" in line]
-    assert "█▓·" in line, "few are seen too"
-
-
-@pytest.mark.parametrize(("width", "height"), [(60, 40), (80, 24), (80, 30), (132, 50)])
-def test_a_frame_fits_its_terminal(width: int, height: int) -> None:
-    workers = [worker(role, f"demo-{role}-5f3a-{i:03}-abcdefgh") for role in ("prefill", "decode") for i in range(9)]
-    workers[7]["state"] = "draining"
-    seen = shown(known(*workers), width, height, "no answer since 12:00:00: refused").splitlines()
-    assert max(map(len, seen)) <= width
-    assert any("draining" in line for line in seen), "who is not ready is not left out"
-    assert seen[-1].endswith("q ends")
-    if width >= 80:
-        assert len(seen) <= height
-        rows = [line for line in seen if "demo-" in line]
-        left_out = [int(count) for count in re.findall(r"and (\d+) more", "\n".join(seen))]
-        assert len(rows) + sum(left_out) == 18
-        assert bool(left_out) == (height < 50)
-
-
-def test_a_frame_of_the_first_second() -> None:
-    seen = shown(facts(START, START, fleet(worker("decode", "d-1")), 0))
-    assert re.search(r"requests +–, – failed", seen)
-    assert "last 0 s" not in seen

@@ -11,21 +11,27 @@ const NONE = "–";
 const ROLES = ["prefill", "decode"];
 const STATES = { ready: "good", unproven: "warn", "not ready": "warn", draining: "warn", down: "bad" };
 const TILES = [
-  ["Requests", (f) => f.requests, each("/s"), (f) =>
-    `${number(f.router.requests)} running, ${number(f.router.waiting_for_room)} waiting for room, ${each("/s")(f.failed)} failed`],
+  ["Requests", (f) => f.requests, each("/s"), (f) => {
+    const { requests, waiting_for_room } = f.router;
+    return `${number(requests)} running` + (waiting_for_room ? `, ${number(waiting_for_room)} waiting for room` : "");
+  }, (f) => (f.failed ? `, ${each("/s")(f.failed)} failed` : "")],
   ["Prompt tokens", (f) => f.prompt_tokens, each(" tok/s"), (f) => `${number(f.pools[0].queued_tokens)} queued on prefill`],
   ["Prefix hits", (f) => f.hit_ratio, percent, () => "of prompt tokens"],
   ["Transfers", (f) => f.transferred_bytes, size("/s"), (f) =>
-    `${each("/s")(f.transfers)} at ${size("/s")(f.transfer_speed)} each, ${number(f.pools[0].leases)} leases held`],
-  ["Generated tokens", (f) => f.generated_tokens, each(" tok/s"), (f) => `${number(f.pools[1].running)} sequences on decode`],
+    `${each("/s")(f.transfers)} at ${size("/s")(f.transfer_speed)} each, ${count(f.pools[0].leases, "lease")} held`],
+  ["Generated tokens", (f) => f.generated_tokens, each(" tok/s"), (f) => `${count(f.pools[1].running, "sequence")} on decode`],
   ["TTFT, p50", (f) => f.ttft.p50, time, (f) => `p90 ${time(f.ttft.p90)}, p99 ${time(f.ttft.p99)}`],
   ["ITL, p50", (f) => f.itl.p50, time, (f) => `p90 ${time(f.itl.p90)}, p99 ${time(f.itl.p99)}`],
-  ["Second tries", (f) => f.retries, number, (f) =>
-    `retries, ${number(f.recomputations)} recomputed, ${number(f.migrations)} migrated`],
+  ["Retries", (f) => f.retries, number, (f) =>
+    `${count(f.recomputations, "prompt")} recomputed, ${number(f.migrations)} migrated`],
 ];
 
 function number(value) {
   return value === null ? NONE : Math.round(value).toLocaleString("en");
+}
+
+function count(value, one) {
+  return `${number(value)} ${one}${Math.round(value) === 1 ? "" : "s"}`;
 }
 
 function each(unit) {
@@ -71,16 +77,17 @@ function say(element, text, name) {
 }
 
 class Tile {
-  constructor([title, value, format, more]) {
-    Object.assign(this, { value, format, more, points: [] });
+  constructor([title, value, format, more, trouble = () => ""]) {
+    Object.assign(this, { value, format, more, trouble, points: [] });
     this.shown = make("p", "value");
-    this.below = make("p", "more");
+    this.below = make("span");
+    this.bad = make("span", "bad");
     this.line = document.createElementNS("http://www.w3.org/2000/svg", "path");
     this.picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     this.picture.setAttribute("preserveAspectRatio", "none");
     this.picture.setAttribute("aria-hidden", "true");
     this.picture.append(this.line);
-    this.root = make("div", "tile", make("h2", "", title), this.shown, this.below, this.picture);
+    this.root = make("div", "tile", make("h2", "", title), this.shown, make("p", "more", this.below, this.bad), this.picture);
   }
 
   draw(facts) {
@@ -89,6 +96,7 @@ class Tile {
     if (this.points.length > KEPT) this.points.shift();
     say(this.shown, this.format(value));
     say(this.below, this.more(facts));
+    say(this.bad, this.trouble(facts));
     this.picture.setAttribute("viewBox", `0 0 ${Math.max(LEAST, this.points.length) - 1} 40`);
     this.line.setAttribute("d", path(this.points));
   }
@@ -115,7 +123,7 @@ class WorkerCard {
     this.parts = ["used", "checkpoint", "cached"].map((name) => make("div", name));
     this.bar = make("div", "bar", ...this.parts);
     this.bar.setAttribute("role", "img");
-    this.figures = ["running", "waiting", "queued tokens", "block slots", "live tails", "leases held"].map((name) => {
+    this.figures = ["running", "waiting", "queued tokens", "slots used", "live tails", "leases held"].map((name) => {
       const figure = make("dd");
       return [make("div", "", make("dt", "", name), figure), figure];
     });
@@ -137,9 +145,9 @@ class WorkerCard {
       part.style.width = `${share && Math.max(SEEN, share)}%`;
     }
     this.bar.setAttribute("aria-label", `used ${used}, checkpoint ${checkpoint}, cached ${cached}, free ${free} block slots`);
-    const taken = `${number(used + checkpoint)} of ${number(worker.slots)}`;
+    const slots = `${number(used)} of ${number(worker.slots)}`;
     const tails = `${number(worker.tails_used)} of ${number(worker.tails)}`;
-    const texts = [number(worker.running), number(worker.waiting), number(worker.queued_tokens), taken, tails, number(worker.leases)];
+    const texts = [number(worker.running), number(worker.waiting), number(worker.queued_tokens), slots, tails, number(worker.leases)];
     texts.forEach((text, i) => say(this.figures[i][1], text));
     say(this.error, worker.error);
   }
@@ -157,7 +165,7 @@ class PoolSection {
   draw(pool) {
     say(this.title, pool.role);
     const ready = `${pool.ready} of ${pool.workers.length} ready`;
-    say(this.sum, `${ready}, ${number(pool.running)} running, ${number(pool.waiting)} waiting, ${number(pool.queued_tokens)} tokens queued`);
+    say(this.sum, `${ready}, ${number(pool.running)} running, ${number(pool.waiting)} waiting, ${count(pool.queued_tokens, "token")} queued`);
     this.root.hidden = !pool.workers.length;
     const before = [...this.cards.keys()].join();
     const cards = pool.workers.map((worker) => [worker.address, this.cards.get(worker.address) ?? new WorkerCard()]);
@@ -171,7 +179,7 @@ class Page {
   constructor() {
     this.tiles = TILES.map((tile) => new Tile(tile));
     this.pools = ROLES.map(() => new PoolSection());
-    this.silent = null; // since when the router does not answer
+    this.heard = new Date(); // of the router, from which this page just came
     find("tiles").append(...this.tiles.map((tile) => tile.root));
     find("pools").append(...this.pools.map((pool) => pool.root));
   }
@@ -179,14 +187,18 @@ class Page {
   async look() {
     try {
       this.draw(await ask());
-      this.silent = null;
     } catch (error) {
-      this.silent ??= new Date().toLocaleTimeString();
-      say(find("banner"), `No answer from the router since ${this.silent}: ${error.message}. Asking again every second.`);
+      this.miss(error);
     }
-    find("banner").hidden = this.silent === null;
-    document.body.className = this.silent === null ? "" : "stale";
     setTimeout(() => this.look(), 1000 * EVERY_SECONDS);
+  }
+
+  // What is shown is old.
+  miss(error) {
+    say(find("router"), "no answer", "state bad");
+    say(find("banner"), `No answer from the router since ${this.heard.toLocaleTimeString()}: ${error.message}. Asking again every second.`);
+    find("banner").hidden = false;
+    document.body.className = "stale";
   }
 
   draw(facts) {
@@ -194,18 +206,21 @@ class Page {
     document.title = `${router.served_name} – v4serve`;
     say(find("model"), router.served_name);
     say(find("router"), router.ready ? "ready" : "not ready", `state ${router.ready ? "good" : "bad"}`);
-    say(find("now"), new Date().toLocaleTimeString());
+    this.heard = new Date();
+    say(find("now"), this.heard.toLocaleTimeString());
+    find("banner").hidden = true;
+    document.body.className = "";
     for (const tile of this.tiles) tile.draw(facts);
     this.pools.forEach((pool, i) => pool.draw(facts.pools[i]));
-    this.revisions(facts.revisions.filter((one) => one.name || one.error));
+    this.revisions(facts.revisions.filter((one) => one.name || (!one.serves && one.error)));
     say(find("foot"), `v4serve ${router.version}. TTFT: time to first token, ITL: inter-token latency. Rates and quantiles: last ${number(facts.seconds || null)} s of this router; lines: up to ` +
-      `${(KEPT * EVERY_SECONDS) / 60} min; second tries: since the router began.`);
+      `${(KEPT * EVERY_SECONDS) / 60} min; retries: since the router began.`);
   }
 
   revisions(revisions) {
     const rows = revisions.map((one) => {
       const state = make("span", `state ${one.serves ? "good" : "warn"}`, one.serves ? "serves" : "does not serve");
-      return make("div", "revision", make("span", "", `revision ${one.name || NONE}`), state, make("span", "bad", one.error));
+      return make("div", "revision", make("span", "", `revision ${one.name || NONE}`), state, make("span", "bad", one.serves ? "" : one.error));
     });
     find("revisions").replaceChildren(...rows);
   }
