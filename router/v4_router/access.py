@@ -44,7 +44,7 @@ class Access:
             await error_response(error, name)(scope, receive, send)
         finally:
             self._metrics.ended(endpoint, outcome, (), answered=False)
-            request_log.write(request_log.Ended(name, "", endpoint, outcome, ""), timing.breakdown(), None)
+            request_log.write(request_log.Ended(name, "", endpoint, outcome, "", error=error), timing.breakdown(), None)
 
     def _tenant(self, scope: Scope) -> str | None:
         shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")

@@ -114,7 +114,7 @@ class _Answer:
         self.begun = False  # the headers were sent, and with them tokens
         self._exchange: Exchange | None = None
         self._status: int | None = None  # that was sent
-        self._why = ""  # it failed
+        self._error: RouterError | None = None  # that the client was, or was to be, told
         self._timing = Timing(router.metrics, time.perf_counter)
         self._span = RequestSpan(router.tracing, name, router.config.served_name, request.headers)
         self._deadline = self._loop.time() + router.policy.request_timeout_seconds
@@ -136,7 +136,7 @@ class _Answer:
 
     async def refuse(self, error: RouterError) -> None:
         """A status, or an event if the status was sent before; nothing to a client that does not read."""
-        self._why = str(error)
+        self._error = error
         try:
             async with asyncio.timeout_at(max(self._deadline, self._loop.time() + _LAST_WORD_SECONDS)):
                 await self._refuse(error)
@@ -151,10 +151,10 @@ class _Answer:
     def end(self, outcome: str) -> None:
         """Leave the one line about this request, and its span."""
         tenant = self._request.scope.get(TENANT, "")
-        trace = self._span.trace_id
-        ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, trace, self._prompts())
+        trace, error = self._span.trace_id, self._error
+        ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, trace, self._prompts(), error)
         request_log.write(ended, self._timing.breakdown(), self._exchange)
-        self._span.end(ended, self._status, self._why, self._timing, self._exchange)
+        self._span.end(ended, self._status, self._timing, self._exchange)
 
     def _prompts(self) -> list[str]:
         """For the log, if they are asked for there."""

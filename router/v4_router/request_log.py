@@ -5,10 +5,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from v4_router.errors import RouterError
 from v4_router.exchange import Exchange
 from v4_router.timing import Breakdown
 
 log = logging.getLogger("v4serve.request")
+
+_PARAM = 60  # characters of a field's name, which may be of the client's making
 
 Value = str | int | float | Sequence[str]
 
@@ -24,6 +27,7 @@ class Ended:
     tenant: str  # empty where no key was asked for
     trace_id: str = ""  # empty where nobody traces
     prompts: Sequence[str] = ()  # as text, if they are to be told
+    error: RouterError | None = None  # that the client was told
 
 
 def write(ended: Ended, times: Breakdown, exchange: Exchange | None) -> None:
@@ -43,6 +47,7 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
         "tenant": ended.tenant or None,
         "trace_id": ended.trace_id or None,
         "prompts": ended.prompts or None,
+        **_told(ended.error),
         **times.body(),
     }
     if exchange is not None:
@@ -63,6 +68,13 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
     }
 
 
+def _told(error: RouterError | None) -> dict[str, Value | None]:
+    """What kind of error, and the field at fault; its message may repeat what was asked."""
+    if error is None:
+        return {}
+    return {"error": error.code or error.kind, "param": error.param and error.param[:_PARAM]}
+
+
 def _each(names: Iterable[str]) -> str | None:
     """All that differ, without what there is not."""
     return ",".join(dict.fromkeys(name for name in names if name != "-")) or None
@@ -71,6 +83,10 @@ def _each(names: Iterable[str]) -> str | None:
 def sentence(fields: Mapping[str, Value]) -> str:
     """The same for people."""
     parts = [f"request {fields['request_id']} {fields['endpoint']} {fields['outcome']}"]
+    if "error" in fields:
+        parts[0] += f" {fields['error']}"
+    if "param" in fields:
+        parts[0] += f" of {fields['param']!r}"
     if "prompt_tokens" in fields:
         parts.append(
             f"{fields['prompt_tokens']} prompt tokens, {fields['cached_tokens']} of them cached, "

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import math
 import signal
 import socket
@@ -17,6 +18,8 @@ from v4_router.app import build_app, build_monitoring_app
 from v4_router.config import RouterConfig
 from v4_router.http_protocol import BoundedHttp
 from v4_router.router import Router
+
+log = logging.getLogger(__name__)
 
 # How long a router of a cluster takes requests after SIGTERM: others hear only by and by that it leaves.
 _LEAVING_SECONDS = 5.0
@@ -34,6 +37,7 @@ class _Server(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level=logging.WARNING,  # else each of several tells when it begins and ends
                 access_log=False,
                 timeout_graceful_shutdown=math.ceil(drain_seconds),
             )
@@ -74,6 +78,9 @@ class _Process:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
         router = self._router
+        log.info("the API is at %s", _named(api))
+        if monitoring is not None:
+            log.info("page, facts and metrics are at %s", _named(monitoring))
         async with router.running():
             server = _Server(build_app(router), router.config.drain_seconds)
             serving = asyncio.create_task(server.serve([api]))
@@ -99,6 +106,11 @@ class _Process:
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
+
+
+def _named(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _either(event: asyncio.Event, task: asyncio.Task[None]) -> None:

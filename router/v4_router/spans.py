@@ -63,15 +63,14 @@ class RequestSpan:
                 }
             )
 
-    def end(self, ended: Ended, status: int | None, why: str, timing: Timing, exchange: Exchange | None) -> None:
-        """The request is over. `status` of the answer, if there was one; `why` it failed, if it did; `exchange` is None
-        if it came to no worker."""
+    def end(self, ended: Ended, status: int | None, timing: Timing, exchange: Exchange | None) -> None:
+        """The request is over. `status` of the answer, if there was one; `exchange` is None if it came to no worker."""
         if self._span is not None:
             with _optional():
-                self._end(self._span, ended, status, why, timing, exchange)
+                self._end(self._span, ended, status, timing, exchange)
 
     @staticmethod
-    def _end(span: Span, ended: Ended, status: int | None, why: str, timing: Timing, exchange: Exchange | None) -> None:
+    def _end(span: Span, ended: Ended, status: int | None, timing: Timing, exchange: Exchange | None) -> None:
         now, clock = time.time(), timing.now()
         times = timing.breakdown().body()
         span.set({f"v4serve.{name}": seconds for name, seconds in times.items() if seconds is not None})
@@ -83,7 +82,7 @@ class RequestSpan:
             span.set({"http.response.status_code": status})
         if ended.outcome != "ok":
             span.set({"error.type": ended.outcome})
-        span.end(now, ended.outcome if faulty(ended.outcome) else "", why)
+        span.end(now, ended.outcome if faulty(ended.outcome) else "", str(ended.error or ""))
 
 
 @contextmanager

@@ -102,6 +102,18 @@ async def test_requests_that_fail(deploy: Deploy, lines: pytest.LogCaptureFixtur
     assert "prefill_worker" not in fields
 
 
+async def test_why_a_request_was_refused(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
+    """Its kind and the field, and nothing that was in the field."""
+    d = await deploy(0, 1)
+    await d.complete(PROMPT, model="secret")
+    record = await line(lines)
+    assert record.__dict__["fields"]["error"] == "model_not_found"
+    assert record.getMessage().split("; ")[0].endswith(" completions 404 model_not_found of 'model'")
+    await d.complete(PROMPT, **{"secret" * 100: 1}, max_tokens=1)
+    fields = await fields_of(lines)
+    assert (fields["error"], len(fields["param"])) == ("invalid_request_error", 60)
+
+
 async def test_requests_over_the_limit_and_clients_that_leave(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
     d = await deploy(0, 1, policy=Policy(max_requests=1))
     d.decode[0].hangs = True
