@@ -38,7 +38,7 @@ def frame(url: str, facts: Facts, width: int, height: int | None = None, silent:
     if gone > _BLANK:
         below.append(Text("…", "dim"))
     for one in below if silent else ():
-        one.stylize("dim")
+        one.stylize("not bold dim")
     return Group(*_kept(above, gone), *below)
 
 

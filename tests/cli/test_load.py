@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cli.terminal import Terminal
 from tests.router.conftest import Deploy, Deployment, deploy, model_path, until  # noqa: F401
 from v4_cli.load import Seen, quantile, question, rows, summary, texts
 from v4_cli.main import run
@@ -62,6 +64,12 @@ async def test_what_clients_saw_is_what_the_router_counted(deploy: Deploy) -> No
     await d.idle()
 
 
+async def test_the_address_that_clients_of_the_api_have(deploy: Deploy) -> None:  # noqa: F811
+    d: Deployment = await deploy(0, 1)
+    code, told = await seen(f"{d.url.removeprefix('http://')}/v1/", "--clients", "1", "--seconds", "0.1")
+    assert (code, told["errors"], told["requests"] > 0) == (0, {}, True)
+
+
 async def test_errors_are_told_by_kind(deploy: Deploy) -> None:  # noqa: F811
     d: Deployment = await deploy(1, 1)
     d.prefill[0].refuse_always = d.decode[0].refuse_always = pb.INTERNAL
@@ -85,6 +93,19 @@ async def test_ctrl_c_ends_it_early_with_a_summary(deploy: Deploy) -> None:  # n
     assert out.startswith("2 clients, ")
     assert "generated tokens" in out
     await d.idle()
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+async def test_in_a_terminal_it_tells_what_it_does_from_the_start(deploy: Deploy, flags: tuple[str, ...]) -> None:  # noqa: F811
+    d: Deployment = await deploy(0, 1)
+    command = [*COMMAND, d.url.removeprefix("http://"), "--clients", "1", "--seconds", "600", *flags]
+    terminal = Terminal("/bin/sh", "-c", f"exec {shlex.join(command)} > /dev/null")
+    said = f"1 client for 600 s against {d.url}; Ctrl-C ends it early\r\n"
+    await until(lambda: terminal.text == said, "it tells", seconds=60)
+    await until(lambda: bool(d.decode[0].starts), "requests run", seconds=60)
+    terminal.press(b"\x03")
+    assert await asyncio.to_thread(terminal.close) == 0
+    assert terminal.text.replace("^C", "") == said
 
 
 async def test_a_key_by_the_environment(deploy: Deploy, tmp_path: Path) -> None:  # noqa: F811
@@ -144,4 +165,4 @@ def test_a_summary_for_people_shows_the_commonest_errors() -> None:
     assert lines["from cache"] == "25 %"
     assert lines["errors"] == "5,045"
     assert lines["ITL"] == "p50 –, p99 –"
-    assert lines[""] == "505 times status 505", "the fifth and last of those that are shown"
+    assert lines[""] == "505 × status 505", "the fifth and last of those that are shown"

@@ -1,3 +1,4 @@
+import inspect
 import json
 import os
 import subprocess
@@ -8,7 +9,7 @@ import pytest
 
 from tests.tiny_config import DEEPSEEK
 from v4_cli.errors import DeploymentError, exit_code, needs
-from v4_cli.main import run
+from v4_cli.main import app, run
 from v4_core.errors import ConfigError, GeometryError, RequestError
 
 
@@ -102,6 +103,14 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert command in overview
         assert run([command, "--help"]) == 0
         assert "--config" in capsys.readouterr().out
+
+
+def test_help_is_wrapped_by_the_width_of_the_terminal_alone() -> None:
+    """Typer keeps what breaks there are in all but the first paragraph."""
+    for command in app.registered_commands:
+        assert command.callback is not None
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        assert [one for one in paragraphs[1:] if "\n" in one] == []
 
 
 def test_exit_codes() -> None:

@@ -11,20 +11,21 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
+from tests.cli.terminal import Terminal
 from tests.router.conftest import Deploy, Deployment, deploy, listening, model_path, until  # noqa: F401
-from tests.router.test_facts import LOAD, START, fleet, known, worker
+from tests.router.test_facts import known, worker
 from v4_cli.errors import Unreachable
 from v4_cli.main import run
-from v4_cli.top import look
-from v4_cli.top_view import frame
+from v4_cli.top import base, look, watch
 from v4_router.app import build_monitoring_app
-from v4_router.facts import Facts, Revision, facts
+from v4_router.facts import Facts
 
 COMMAND = [sys.executable, "-m", "v4_cli.main", "top"]
 
@@ -83,7 +84,7 @@ async def test_one_frame_of_a_router_that_works(deploy: Deploy) -> None:  # noqa
     assert re.search(r"TTFT( +[\d.]+ m?s){3}", out)
     assert re.search(r"ITL( +[\d.]+ m?s){3}", out)
     assert re.search(r"transfers +[\d.]+ k?B/s, [\d.]+/s", out)
-    assert re.search(r"2\.0 kB/s each", out), "fake workers move 1000 bytes in half a second"
+    assert re.search(r"4\.0 kB/s each", out), "fake workers move 1000 bytes in 0.25 s, after a wait"
     assert "Prefill  1 of 1 ready" in out
     assert "Decode  2 of 2 ready" in out
     for one in d.workers:
@@ -98,7 +99,7 @@ async def test_the_monitoring_port_of_a_router_with_keys(deploy: Deploy, tmp_pat
     with pytest.raises(Unreachable, match="answers 401 to /facts; an API port that demands keys"):
         await asyncio.to_thread(look, d.url)
     async with listening(build_monitoring_app(d.router)) as url:
-        assert (await asyncio.to_thread(look, f"{url}/")).router.served_name == "tiny"
+        assert (await asyncio.to_thread(look, url)).router.served_name == "tiny"
 
 
 def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,10 +137,24 @@ def test_a_router_that_tells_less_is_none(part: str, capsys: pytest.CaptureFixtu
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://a:port", "http://[::1", "top"])
+@pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://a:port", "a:port", "http://[::1", ":8000"])
 def test_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", url]) == 2
     assert "is no address of a router: give one such as http://127.0.0.1:8000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [
+    "127.0.0.1:PORT", "http://127.0.0.1:PORT/", "http://127.0.0.1:PORT/v1", "127.0.0.1:PORT/v1/",
+])  # fmt: skip
+def test_what_curl_and_clients_of_the_api_take_is_an_address(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering({"/facts": json.dumps(asdict(known(worker("decode", "d-1")))).encode()}) as url:
+        assert run(["top", "--once", given.replace("PORT", url.rpartition(":")[2])]) == 0
+    assert "d-1" in capsys.readouterr().out
+
+
+def test_addresses_below_a_path() -> None:
+    assert base("https://host/chat/v1") == "https://host/chat"
+    assert base("host:80/v1beta") == "http://host:80/v1beta"
 
 
 async def test_without_a_terminal_only_one_frame(deploy: Deploy) -> None:  # noqa: F811
@@ -173,8 +188,30 @@ async def test_a_router_that_stops_answering_and_comes_back() -> None:
     silent = re.compile(r"no answer since \d\d:\d\d:\d\d: Connection refused")
     await until(lambda: silent.search(terminal.text) is not None, "it says that nothing answers", seconds=60)
     with answering(told, port=int(url.rpartition(":")[2])):
-        latest = re.compile("v4serve m  ready")
+        latest = re.compile("v4serve m  (?:ready|no answer)")
         await until(lambda: not silent.search(latest.split(terminal.text)[-2]), "it has recovered", seconds=60)
         assert terminal.process.poll() is None
     terminal.press(b"q")
     assert await asyncio.to_thread(terminal.close) == 0
+
+
+def test_silence_begins_with_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on by 5 s while an answer is waited for."""
+    clock = iter(["12:00:00", "12:00:01"])
+    answers = iter([known(worker("decode", "d-1")), None, None])
+    keys = iter(["", "", "", "q"])
+
+    def answer(url: str) -> Facts:
+        found = next(answers)
+        if found is None:
+            raise Unreachable(url, "timed out", "wait")
+        return found
+
+    monkeypatch.setattr("v4_cli.top._clock", lambda: next(clock, "12:00:06"))
+    monkeypatch.setattr("v4_cli.top.look", answer)
+    with open(os.devnull, "w") as nowhere:
+        console = Console(file=nowhere, width=80, record=True)
+        with Live(console=console, auto_refresh=False) as live:
+            watch("http://127.0.0.1:8000", known(worker("decode", "d-1")), live, lambda seconds: next(keys))
+        seen = re.findall("no answer since.*", console.export_text())
+    assert set(seen) == {"no answer since 12:00:01: timed out"}

@@ -23,7 +23,7 @@ const TILES = [
   ["TTFT, p50", (f) => f.ttft.p50, time, (f) => `p90 ${time(f.ttft.p90)}, p99 ${time(f.ttft.p99)}`],
   ["ITL, p50", (f) => f.itl.p50, time, (f) => `p90 ${time(f.itl.p90)}, p99 ${time(f.itl.p99)}`],
   ["Retries", (f) => f.retries, number, (f) =>
-    `${count(f.recomputations, "prompt")} recomputed, ${number(f.migrations)} migrated`],
+    `${number(f.recomputations)} recomputed, ${number(f.migrations)} migrated`],
 ];
 
 function number(value) {

@@ -1,0 +1,49 @@
+"""What users call the program by."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_top import answering
+from v4_cli.called import called
+from v4_cli.main import run
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A program below a folder."""
+    path = tmp_path / "main" / ".venv" / "bin" / "v4serve"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path
+
+
+def test_what_is_not_on_the_path_goes_by_its_own(installed: Path, tmp_path: Path) -> None:
+    started = str(installed)
+    assert called(started, None, tmp_path / "main") == ".venv/bin/v4serve"
+    assert called(".venv/bin/v4serve", None, tmp_path / "main") == ".venv/bin/v4serve"
+    assert called(started, "/usr/bin/v4serve", tmp_path / "main") == ".venv/bin/v4serve", "another one is there"
+    assert called(started, None, installed.parent) == "./v4serve"
+    assert called("/opt/v4serve", None, Path("/home/alice/models")) == "/opt/v4serve", "it is shorter"
+    assert called("my venv/v4serve", None, tmp_path) == "'my venv/v4serve'"
+
+
+def test_what_is_on_the_path_goes_by_its_name(installed: Path, tmp_path: Path) -> None:
+    assert called(str(installed), str(installed), tmp_path) == "v4serve"
+    link = tmp_path / "bin" / "v4serve"
+    link.parent.mkdir()
+    link.symlink_to(installed)
+    assert called(str(link), str(link), tmp_path) == called(str(installed), str(link), tmp_path) == "v4serve"
+
+
+def test_a_module_has_no_better_name(tmp_path: Path) -> None:
+    assert called("/x/v4_cli/main.py", None, tmp_path) == "v4serve"
+
+
+def test_hints_name_it(installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [os.path.relpath(installed), "top"])
+    with answering({}, 404) as url:
+        assert run(["top", url]) == 1
+    assert f", then {called(str(installed), None, Path.cwd())} top http://127.0.0.1:9100" in capsys.readouterr().err
