@@ -57,6 +57,7 @@ def _health() -> Row:
             "Does any of v4serve's alerts fire? 0 as well where Prometheus has not got their rules.",
             Look("none", steps=((1, "red"),)),
             Query(f"count({firing}) or vector(0)", "firing"),
+            width=2,
         ),
         stat(
             "Error budget burn",
@@ -83,7 +84,6 @@ def _health() -> Row:
             "How much is asked?",
             Look("reqps", base="text"),
             Query(rate("v4serve_requests_total"), "requests"),
-            width=2,
         ),
         stat(
             "Generated tokens",
@@ -92,7 +92,7 @@ def _health() -> Row:
             Query(rate("v4serve_generated_tokens_total"), "tokens"),
         ),
         stat(
-            "Workers that take requests",
+            "Workers available",
             "Can a request be placed? What share of each role's workers takes requests. With none of a role, prompts "
             "are computed by decode workers, or nothing is served.",
             Look("percentunit", high=1, base="red", steps=((0.001, "orange"), (1, "green")), empty="no workers"),

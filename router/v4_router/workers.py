@@ -154,7 +154,8 @@ class WorkerLink:
                 await self._session()
                 self._say("ended its stream")
             except grpc.aio.AioRpcError as error:
-                self._say(_told(error))
+                starts = error.code() is grpc.StatusCode.UNAVAILABLE and not self.info.instance
+                self._say(_told(error), logging.INFO if starts else logging.WARNING)
             except WrongWorker as error:
                 self._say(str(error))
             pause = _BACKOFF_SECONDS[0] if self.up else min(2 * pause, longest)
@@ -162,11 +163,11 @@ class WorkerLink:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), pause)
 
-    def _say(self, error: str) -> None:
+    def _say(self, error: str, level: int = logging.WARNING) -> None:
         """Once, not at every attempt: a worker may need minutes to start."""
         error = f"{self.role} worker {self.address}: {error}"
         if error != self.error and not self._over.is_set():
-            log.warning("%s", error)
+            log.log(level, "%s", error)
         self.error = error
 
     async def _session(self) -> None:

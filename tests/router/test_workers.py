@@ -1,6 +1,7 @@
 """Links to workers: what placement is told of them."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -83,6 +84,22 @@ async def test_a_worker_with_another_tokenizer_is_not_used() -> None:
         assert not link.up
         worker.tokenizer = "own"
         await until(lambda: link.up, "the same tokenizer")
+
+
+async def test_only_a_worker_that_was_there_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "v4_router.workers")
+    worker = FakeWorker("decode", Caches())
+    async with linked(worker) as link:
+        await until(lambda: link.up, "it is up")
+        await worker.kill()
+        await until(lambda: "UNAVAILABLE" in link.error, "it is lost")
+        missing = WorkerLink(worker.endpoint(), 5.0)
+        running = asyncio.create_task(missing.run())
+        await until(lambda: "UNAVAILABLE" in missing.error, "nobody is there")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    levels = [record.levelname for record in caplog.records if "UNAVAILABLE" in record.getMessage()]
+    assert levels == ["WARNING", "INFO"]
 
 
 class WithoutServe(FakeWorker):
