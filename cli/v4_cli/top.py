@@ -86,11 +86,12 @@ def look(url: str) -> Facts:
             return from_json(json.load(answer))
     except urllib.error.HTTPError as error:
         error.close()
-        raise Unreachable(url, f"it answers {error.code} to /facts", _other_port()) from None
+        hint = _other_port() if error.code == 401 else _other_version()
+        raise Unreachable(url, f"it answers {error.code} to /facts", hint) from None
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(url, _why(error), _start()) from None
     except (ValueError, KeyError, TypeError):
-        raise Unreachable(url, "what answers is none, or one of another version", _other_port()) from None
+        raise Unreachable(url, "what answers is no router, or one of another version", _other_version()) from None
 
 
 def _start() -> str:
@@ -102,6 +103,10 @@ def _other_port() -> str:
         "an API port that demands keys shows nothing here: ask the router's monitoring port; on Kubernetes: "
         f"{_forwarded()}"
     )
+
+
+def _other_version() -> str:
+    return f"give the API or monitoring port of a router of this version; on Kubernetes: {_forwarded()}"
 
 
 def _forwarded() -> str:
@@ -116,10 +121,11 @@ def _why(error: Exception) -> str:
 def base(given: str) -> str:
     """The address of a router as its clients need it, from what a user gave: http where no scheme is named, as curl
     takes it, and without the /v1 that clients of its API end with. Raises ConfigError on what is no such address."""
-    url = given if "://" in given else f"http://{given}"
+    url = given.strip() if "://" in given else f"http://{given.strip()}"
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and not (parts.query or parts.fragment or " " in url)
     except ValueError:
         usable = False
     if not usable:

@@ -36,14 +36,14 @@ def table(workers: Sequence[Worker], width: int) -> list[Text]:
     """Titles, and a line for each."""
     bar = _BAR + max(0, width - WIDE) // 2
     figures = [_figures(worker, bar) for worker in workers]
-    state = max(len("state"), *(len(worker.state) for worker in workers))
+    state = max(len("state"), *(len(plain(worker.state)) for worker in workers))
     widths = _widths(figures, width - 1 - state)
     name = max(_NAME, width - 1 - state - sum(1 + one for one in widths.values()))
     titles = [_cell(Text(title), size, title) for title, size in widths.items()]
     lines = [_line([_cell(Text("worker"), name), _cell(Text("state"), state), *titles])]
     lines[0].stylize("dim")
     for worker, known in zip(workers, figures, strict=True):
-        shown = Text(worker.state, _STATES.get(worker.state, "yellow"))
+        shown = Text(plain(worker.state), _STATES.get(worker.state, "yellow"))
         cells = [_cell(known[title], size, title) for title, size in widths.items()]
         rest = cells if worker.state != "down" else [Text(_reason(worker), "red")]
         lines.append(_line([_cell(_end(plain(worker.name), name), name), _cell(shown, state), *rest]))
@@ -104,5 +104,5 @@ def _bar(worker: Worker, width: int) -> Text:
 
 def _reason(worker: Worker) -> str:
     """Why it does not answer, without what stands beside it: role and address; and without gRPC's word for that."""
-    cause = worker.error.rpartition(f"{worker.address}: ")[2]
-    return plain(re.sub(r"^[A-Z_]+: (?=.)", "", cause)) or "no word"
+    cause = re.sub(rf"^\w+ worker {re.escape(worker.address)}: ", "", worker.error)
+    return plain(re.sub(r"^[A-Z_]+: ", "", cause)) or "no word"

@@ -20,7 +20,7 @@ WorkerRole = Literal["prefill", "decode"]
 
 # A worker is found by the name of its container port, so that one pod may hold one of each role.
 WORKER_PORTS: dict[WorkerRole, int] = {"prefill": 5101, "decode": 5102}  # gRPC
-MONITORING_PORTS = {"prefill": 9101, "decode": 9102, "router": 9100}  # HTTP: /health /ready, and /fleet on a router
+MONITORING_PORTS = {"prefill": 9101, "decode": 9102, "router": 9100}  # HTTP: /health /ready /metrics, on a router more
 ROUTER_PORT = 8000  # OpenAI API
 
 API_KEYS_FILE = "keys.yaml"  # entry of the API key Secret that the router reads: key -> tenant

@@ -115,6 +115,7 @@ class _Answer:
         self._exchange: Exchange | None = None
         self._status: int | None = None  # that was sent
         self._error: RouterError | None = None  # that the client was, or was to be, told
+        self._prompts: list[str] = []  # for the log, if they are asked for there
         self._timing = Timing(router.metrics, time.perf_counter)
         self._span = RequestSpan(router.tracing, name, router.config.served_name, request.headers)
         self._deadline = self._loop.time() + router.policy.request_timeout_seconds
@@ -151,16 +152,10 @@ class _Answer:
     def end(self, outcome: str) -> None:
         """Leave the one line about this request, and its span."""
         tenant = self._request.scope.get(TENANT, "")
-        trace, error = self._span.trace_id, self._error
-        ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, trace, self._prompts(), error)
+        trace, error = self._span.trace_id, None if outcome == "cancelled" else self._error
+        ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, trace, self._prompts, error)
         request_log.write(ended, self._timing.breakdown(), self._exchange)
         self._span.end(ended, self._status, self._timing, self._exchange)
-
-    def _prompts(self) -> list[str]:
-        """For the log, if they are asked for there."""
-        if self._exchange is None or not self._router.policy.log_prompts:
-            return []
-        return [self._router.tokenizer.text(flow.job.prompt) for flow in self._exchange.flows]
 
     async def _serve(self, raw: bytes) -> None:
         router = self._router
@@ -169,6 +164,8 @@ class _Answer:
         ticket = Ticket(self._id, self._deadline, self._request.scope.get(TENANT, ""), self._span.context)
         job = await prepare(body, ticket, router.mode, router.tokenizer, router.fleet.limits())
         self._span.asked(job)
+        if router.policy.log_prompts:
+            self._prompts = await router.tokenizer.texts([prompt.prompt for prompt in job.prompts])
         exchange = self._exchange = router.exchange(job, self._timing)
         watch = asyncio.create_task(_watch(self._request.receive, exchange))
         try:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from v4_router.access import Access
 from v4_router.api import ENDPOINTS, Endpoint
 from v4_router.errors import InternalError, RouterError, Unavailable, UnknownModel
-from v4_router.facts import Recent, facts
+from v4_router.facts import facts
 from v4_router.page import PAGE, PAGE_HEADERS
 from v4_router.render import model, models
 from v4_router.router import Router
@@ -56,7 +56,6 @@ class _Plain:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._recent = Recent()
 
     def _max_model_len(self) -> int | None:
         try:
@@ -103,7 +102,7 @@ class _Plain:
         """What the page and `v4serve top` draw."""
         router = self._router
         now = sample(router.metrics, time.monotonic())
-        known = facts(self._recent.add(now), now, fleet_status(router), router.fleet.waiting_for_room)
+        known = facts(router.recent.add(now), now, fleet_status(router), router.fleet.waiting_for_room)
         return JSONResponse(asdict(known), headers={"cache-control": "no-store"})
 
     async def page(self, _: Request) -> Response:

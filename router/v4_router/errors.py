@@ -3,6 +3,7 @@
     V4Error (v4_core)
     └── RouterError              ends a request; carries its HTTP status and OpenAI error type
         ├── BadRequest           400, names the field where one is at fault
+        │   └── UnknownField     400, it has a field that does not exist
         ├── Unauthorized         401, no key or one that is not known
         ├── UnknownModel         404
         ├── BodyTimeout          408, the body did not arrive in time; the connection is closed
@@ -50,6 +51,12 @@ class BadRequest(RouterError):
 
     status = 400
     kind = "invalid_request_error"
+
+
+class UnknownField(BadRequest):
+    """It has a field that requests do not have; `param` is of the client's making."""
+
+    code = "unknown_parameter"
 
 
 class Unauthorized(RouterError):

@@ -66,8 +66,10 @@ class Metrics:
     def ended(self, endpoint: str, outcome: str, finishes: Iterable[str | None], *, answered: bool) -> None:
         """A request ended so, and its choices for those reasons; `answered`: a token had reached its client."""
         self.requests.labels(endpoint, outcome).inc()
-        for reason in finishes:
-            self.choices.labels(reason or ("abort" if outcome == "client_gone" else "error")).inc()
+        cut = "error" if outcome.startswith("5") else "abort" if outcome in ("client_gone", "cancelled") else None
+        for reason in (finish or cut for finish in finishes):
+            if reason is not None:  # refused: it never began
+                self.choices.labels(reason).inc()
         if faulty(outcome) and not answered:
             self.without_token.inc()
 
@@ -85,8 +87,8 @@ class Metrics:
         self.requests.labels(OTHER, str(Unauthorized.status))
         self.choices = self._counter(
             "v4serve_choices",
-            "Choices that ended, each of its request's n, by finish reason: stop, length, abort (the client left), or "
-            "error (the request failed before them)",
+            "Choices that ended, each of its request's n, by finish reason: stop, length, abort (the client left, or "
+            "the router ended), or error (the request failed before them, with a status of 5xx)",
             "reason",
         )
         for reason in _FINISHES:

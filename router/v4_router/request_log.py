@@ -5,13 +5,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from v4_router.errors import RouterError
+from v4_core.logs import writes_json
+from v4_router.errors import RouterError, UnknownField
 from v4_router.exchange import Exchange
 from v4_router.timing import Breakdown
 
 log = logging.getLogger("v4serve.request")
-
-_PARAM = 60  # characters of a field's name, which may be of the client's making
 
 Value = str | int | float | Sequence[str]
 
@@ -34,7 +33,8 @@ def write(ended: Ended, times: Breakdown, exchange: Exchange | None) -> None:
     """Write the line; `exchange` is None if the request came to no worker."""
     if log.isEnabledFor(logging.INFO):
         fields = facts(ended, times, exchange)
-        log.info("%s", sentence(fields), extra={"fields": fields})
+        prompts = "" if not ended.prompts or writes_json() else f"; prompts {json.dumps(ended.prompts)}"
+        log.info("%s%s", sentence(fields), prompts, extra={"fields": fields})
 
 
 def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str, Value]:
@@ -47,7 +47,7 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
         "tenant": ended.tenant or None,
         "trace_id": ended.trace_id or None,
         "prompts": ended.prompts or None,
-        **_told(ended.error),
+        **(_told(ended.error) if ended.error else {}),
         **times.body(),
     }
     if exchange is not None:
@@ -68,11 +68,9 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
     }
 
 
-def _told(error: RouterError | None) -> dict[str, Value | None]:
-    """What kind of error, and the field at fault; its message may repeat what was asked."""
-    if error is None:
-        return {}
-    return {"error": error.code or error.kind, "param": error.param and error.param[:_PARAM]}
+def _told(error: RouterError) -> dict[str, Value | None]:
+    """What kind of error, and the field at fault, if there is such a field. Its message may repeat what was asked."""
+    return {"error": error.code or error.kind, "param": None if isinstance(error, UnknownField) else error.param}
 
 
 def _each(names: Iterable[str]) -> str | None:
@@ -81,7 +79,7 @@ def _each(names: Iterable[str]) -> str | None:
 
 
 def sentence(fields: Mapping[str, Value]) -> str:
-    """The same for people."""
+    """The same for people, but for prompts."""
     parts = [f"request {fields['request_id']} {fields['endpoint']} {fields['outcome']}"]
     if "error" in fields:
         parts[0] += f" {fields['error']}"
@@ -104,6 +102,4 @@ def sentence(fields: Mapping[str, Value]) -> str:
     parts += [f"{text} {fields[name]}" for name, text in rest.items() if fields.get(name)]
     if "tenant" in fields:
         parts.append(f"tenant {fields['tenant']}")
-    if "prompts" in fields:
-        parts.append(f"prompts {json.dumps(fields['prompts'])}")
     return "; ".join(parts)

@@ -16,6 +16,7 @@ from v4_router.chat import BOS, MARKERS, THINK_END, Mode
 from v4_router.config import RouterConfig
 from v4_router.endpoints import Endpoint, listed
 from v4_router.exchange import Exchange
+from v4_router.facts import Recent
 from v4_router.fleet import Fleet
 from v4_router.job import Job
 from v4_router.keys import read_keys
@@ -48,6 +49,7 @@ class Router:
         else:
             self.fleet.policy = config.policy
         self.metrics = Metrics()
+        self.recent = Recent()  # samples of them
         self.update(listed(config.prefill, config.decode))
         self.requests = 0  # that have come and not ended
         self.metrics.registry.register(FleetCollector(self.fleet, lambda: self.requests))

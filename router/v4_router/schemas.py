@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError, from_json
 
 from v4_core.blocks import pack_ids
 from v4_core.errors import unknown_key_message
-from v4_router.errors import BadRequest
+from v4_router.errors import BadRequest, UnknownField
 
 _Uint32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 _NonEmpty = Annotated[str, Field(min_length=1)]
@@ -139,6 +139,9 @@ class ChatBody(_Body):
     chat_template_kwargs: ChatTemplateKwargs | None = None
 
 
+# Objects whose keys are of the client's making: what is wrong in them is told of the whole.
+_NAMED_BY_CLIENTS = (("logit_bias",), ("metadata",))
+
 _B = TypeVar("_B", bound=_Body)
 
 
@@ -176,7 +179,7 @@ def _served(data: Mapping[str, Any], model: type[BaseModel], later: Mapping[str,
             served[key] = value
         elif key not in later:
             message = unknown_key_message("field", key[:100], model.model_fields)
-            raise BadRequest(f"{message} (in {where[:-1]})" if where else message, f"{where}{key[:100]}")
+            raise UnknownField(f"{message} (in {where[:-1]})" if where else message, f"{where}{key[:100]}")
         elif value is not None and not any(_same(value, neutral) for neutral in later[key]):
             raise BadRequest(f"{where}{key} is not supported yet: leave it out", f"{where}{key}")
     return served
@@ -191,13 +194,12 @@ def _refusal(error: ValidationError) -> BadRequest:
     complaints = error.errors(include_url=False, include_context=False, include_input=False)
     first = max(complaints, key=lambda c: (len(c["loc"]), not c["type"].endswith("_type")))
     path = ""
-    for step in first["loc"]:
+    for step in first["loc"][: 1 if first["loc"][:1] in _NAMED_BY_CLIENTS else None]:
         if isinstance(step, int):
             path += f"[{step}]"
         elif step.isidentifier() and not step.startswith(("constrained", "TextPart")):
             path += f".{step}" if path else step
     path = path.removesuffix(".str").removesuffix(".list") or "body"
-    message = first["msg"]
     if first["type"] == "extra_forbidden":
         known: dict[str, type[BaseModel]] = {
             "stream_options": StreamOptions,
@@ -205,4 +207,5 @@ def _refusal(error: ValidationError) -> BadRequest:
         }
         owner, _, key = path.rpartition(".")
         message = unknown_key_message("field", key, known.get(owner, TextPart).model_fields)
-    return BadRequest(f"{path}: {message}", path)
+        return UnknownField(f"{path}: {message}", path)
+    return BadRequest(f"{path}: {first['msg']}", path)

@@ -78,9 +78,9 @@ class _Process:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
         router = self._router
-        log.info("the API is at %s", _named(api))
+        log.info("the API listens on %s", _named(api))
         if monitoring is not None:
-            log.info("page, facts and metrics are at %s", _named(monitoring))
+            log.info("page, facts and metrics listen on %s", _named(monitoring))
         async with router.running():
             server = _Server(build_app(router), router.config.drain_seconds)
             serving = asyncio.create_task(server.serve([api]))
@@ -110,7 +110,7 @@ class _Process:
 
 def _named(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _either(event: asyncio.Event, task: asyncio.Task[None]) -> None:

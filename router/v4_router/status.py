@@ -9,12 +9,11 @@ from prometheus_client.samples import Sample as Value
 
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.facts import Buckets, Sample
-from v4_router.metrics import Metrics, Transferred
+from v4_router.metrics import Metrics, Transferred, faulty
 from v4_router.router import Router
 from v4_router.workers import WorkerLink
 
 _LOAD = tuple(field.name for field in pb.Load.DESCRIPTOR.fields)
-_NO_FAULT = ("ok", "client_gone")
 
 
 def fleet_status(router: Router) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def sample(metrics: Metrics, at: float) -> Sample:
     return Sample(
         at=at,
         requests=_total(metrics.requests),
-        failed=sum(one.value for one in _values(metrics.requests) if one.labels["outcome"] not in _NO_FAULT),
+        failed=sum(one.value for one in _values(metrics.requests) if faulty(one.labels["outcome"])),
         prompt_tokens=_total(metrics.prompt_tokens),
         cached_tokens=_total(metrics.cached_tokens),
         generated_tokens=_total(metrics.generated_tokens),

@@ -94,10 +94,9 @@ class Tokenizer:
             text = BOS + text
         return (await self._encode(self._with_markers, [text]))[0]
 
-    def text(self, packed: bytes) -> str:
+    async def texts(self, prompts: Sequence[bytes]) -> list[str]:
         """What packed ids stand for, special tokens by their names."""
-        found: str = self._with_markers.decode(array("I", packed).tolist(), skip_special_tokens=False)
-        return found
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _decode, self._with_markers, prompts)
 
     def close(self) -> None:
         """End the threads; what is being encoded is not waited for."""
@@ -120,6 +119,12 @@ class Tokenizer:
 def _encode(tokenizer: Any, texts: list[str]) -> list[bytes]:
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [array("I", encoding.ids).tobytes() for encoding in encodings]
+
+
+def _decode(tokenizer: Any, prompts: Sequence[bytes]) -> list[str]:
+    ids = [array("I", packed).tolist() for packed in prompts]
+    texts: list[str] = tokenizer.decode_batch(ids, skip_special_tokens=False)
+    return texts
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ leg then hears None.
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _BACKOFF_SECONDS = (0.05, 2.0)  # first and longest pause between two connections
+_START_SECONDS = 120.0  # that a worker may be missing without a warning
 _SILENCE_SECONDS = 2.0  # after which the worker is asked for its load, which also proves that it lives
 # What gRPC puts before the cause where no connection came about; the address is told anyway.
 _NO_CONNECTION = re.compile(
@@ -74,6 +76,8 @@ class WorkerLink:
         self.up = False
         self.probed = False  # a token went through this process
         self.error = ""  # why it is not up, or why its last probe failed
+        self._said = logging.NOTSET  # how `error` was logged
+        self._warn_from = time.monotonic() + _START_SECONDS
         self._timeout = connect_timeout_seconds
         self._token = token
         self._tokenizer = tokenizer
@@ -154,8 +158,7 @@ class WorkerLink:
                 await self._session()
                 self._say("ended its stream")
             except grpc.aio.AioRpcError as error:
-                starts = error.code() is grpc.StatusCode.UNAVAILABLE and not self.info.instance
-                self._say(_told(error), logging.INFO if starts else logging.WARNING)
+                self._say(_told(error), may_start=error.code() is grpc.StatusCode.UNAVAILABLE)
             except WrongWorker as error:
                 self._say(str(error))
             pause = _BACKOFF_SECONDS[0] if self.up else min(2 * pause, longest)
@@ -163,11 +166,14 @@ class WorkerLink:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), pause)
 
-    def _say(self, error: str, level: int = logging.WARNING) -> None:
-        """Once, not at every attempt: a worker may need minutes to start."""
+    def _say(self, error: str, *, may_start: bool = False) -> None:
+        """Once, not at every attempt: a worker may need minutes to start, and is warned of when it needs more."""
         error = f"{self.role} worker {self.address}: {error}"
-        if error != self.error and not self._over.is_set():
+        starts = may_start and not self.info.instance and time.monotonic() < self._warn_from
+        level = logging.INFO if starts else logging.WARNING
+        if (error, level) != (self.error, self._said) and not self._over.is_set():
             log.log(level, "%s", error)
+        self._said = level
         self.error = error
 
     async def _session(self) -> None:

@@ -20,7 +20,8 @@ class Terminal:
     def __init__(self, *command: str) -> None:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, 80))
-        self.before = termios.tcgetattr(self.master)
+        self._before = termios.tcgetattr(self.master)
+        self.restored = False  # its modes are as before; known once it is closed
         env = {**os.environ, "TERM": "xterm-256color"}
         env.pop("NO_COLOR", None)
         self.process = subprocess.Popen([*_IN_TERMINAL, *command], stdin=slave, stdout=slave, stderr=slave, env=env)
@@ -47,5 +48,6 @@ class Terminal:
         """The exit code, once it has ended."""
         code = self.process.wait(30)
         self._reading.join(10)
+        self.restored = termios.tcgetattr(self.master) == self._before
         os.close(self.master)
         return code

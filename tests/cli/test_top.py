@@ -115,8 +115,8 @@ def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("body", "status", "reason"), [
-    (b"<html>", 200, "what answers is none"), (b"[]", 200, "what answers is none"),
-    (b"\xff", 200, "what answers is none"), (b'{"revisions": []}', 200, "what answers is none"),
+    (b"<html>", 200, "what answers is no router"), (b"[]", 200, "what answers is no router"),
+    (b"\xff", 200, "what answers is no router"), (b'{"revisions": []}', 200, "what answers is no router"),
     (b"", 404, "answers 404 to /facts"),
 ])  # fmt: skip
 def test_something_else_answers(body: bytes, status: int, reason: str) -> None:
@@ -132,12 +132,14 @@ def test_a_router_that_tells_less_is_none(part: str, capsys: pytest.CaptureFixtu
         assert run(["top", "--once", url]) == 1
         error = capsys.readouterr().err
     assert error.startswith(
-        f"error: no v4serve router answers at {url}: what answers is none, or one of another version"
+        f"error: no v4serve router answers at {url}: what answers is no router, or one of another version"
     )
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["", "ftp://a", "http://", "http://a:port", "a:port", "http://[::1", ":8000"])
+@pytest.mark.parametrize("url", [
+    "", "ftp://a", "http://", "http://a:port", "a:port", "http://[::1", ":8000", "http://a?b=c", "a#b", "a b",
+])  # fmt: skip
 def test_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", url]) == 2
     assert "is no address of a router: give one such as http://127.0.0.1:8000" in capsys.readouterr().err
@@ -155,6 +157,7 @@ def test_what_curl_and_clients_of_the_api_take_is_an_address(given: str, capsys:
 def test_addresses_below_a_path() -> None:
     assert base("https://host/chat/v1") == "https://host/chat"
     assert base("host:80/v1beta") == "http://host:80/v1beta"
+    assert base(" http://host ") == "http://host"
 
 
 async def test_without_a_terminal_only_one_frame(deploy: Deploy) -> None:  # noqa: F811
@@ -178,6 +181,7 @@ async def test_it_follows_a_router_until_a_key(deploy: Deploy, keys: bytes) -> N
     terminal.press(keys)
     assert await asyncio.to_thread(terminal.close) == 0
     assert terminal.output.endswith(b"\x1b[?25h\x1b[?1049l"), "cursor and screen are as before"
+    assert terminal.restored
 
 
 async def test_a_router_that_stops_answering_and_comes_back() -> None:

@@ -9,13 +9,15 @@ from itertools import pairwise
 from math import ceil, inf
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.router.conftest import Deploy, Deployment, until
+from tests.router.conftest import Deploy, Deployment, listening, until
 from v4_core.metrics import SECONDS
 from v4_core.v1 import worker_pb2 as pb
+from v4_router.app import build_monitoring_app
 from v4_router.facts import APART_SECONDS, WINDOW_SECONDS, Facts, Recent, Sample, facts, from_json, quantile
 from v4_router.metrics import Metrics
 from v4_router.status import sample
@@ -186,7 +188,8 @@ def test_quantiles_by_hand() -> None:
     assert [quantile(share, buckets) for share in (0.2, 0.4, 0.8, 0.99)] == [1.0, 1.5, 4.0, 4.0]
 
 
-async def test_a_router_tells_them(deploy: Deploy) -> None:
+async def test_a_router_tells_them(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.facts.WINDOW_SECONDS", 1000.0)
     d: Deployment = await deploy(1, 2)
     first = await d.http.get("/facts")
     assert first.headers["content-type"] == "application/json"
@@ -195,9 +198,10 @@ async def test_a_router_tells_them(deploy: Deploy) -> None:
     for _ in range(4):
         assert (await d.complete([10] * 300, max_tokens=5)).status_code == 200
     assert (await d.complete("x", max_tokens=1, n=-1)).status_code == 400
-    seen = await after(d, requests=5)
-    assert seen.requests == pytest.approx(5 / seen.seconds)
-    assert seen.failed == pytest.approx(1 / seen.seconds)
+    d.router.metrics.ended("chat", "503", (), answered=False)
+    seen = await after(d, requests=6)
+    assert seen.requests == pytest.approx(6 / seen.seconds)
+    assert seen.failed == pytest.approx(1 / seen.seconds), "what clients ask wrongly is no failure"
     assert seen.generated_tokens == pytest.approx(20 / seen.seconds)
     assert seen.transfer_speed == 4000, "fake workers move 1000 bytes in a quarter of a second, and wait for as long"
     assert seen.ttft.p50 is not None
@@ -209,6 +213,14 @@ async def test_a_router_tells_them(deploy: Deploy) -> None:
         *sorted(w.address for w in d.decode),
     ]
     assert [(one.serves, one.error) for one in seen.revisions] == [(True, "")]
+
+
+async def test_all_ports_of_a_router_share_the_window(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("v4_router.facts.APART_SECONDS", 0.0)
+    d = await deploy(1, 1)
+    assert (await d.http.get("/facts")).json()["seconds"] == 0
+    async with listening(build_monitoring_app(d.router)) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.get("/facts")).json()["seconds"] > 0
 
 
 async def test_a_router_tells_what_waits_for_room(deploy: Deploy) -> None:

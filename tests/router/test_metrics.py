@@ -102,7 +102,16 @@ async def test_how_choices_end(deploy: Deploy) -> None:
     d.decode[0].hangs, d.decode[0].refuse_always = False, pb.INTERNAL
     assert (await d.complete(PROMPT)).status_code == 500
     await d.complete(PROMPT, bogus=1)  # came to no worker
+    d.decode[0].refuse_always = pb.OVERLOADED
+    assert (await d.complete(PROMPT, n=2)).status_code == 429
     assert await counts() == [0, 2, 3, 1]
+
+
+def test_the_end_of_the_router_aborts_choices() -> None:
+    metrics = Metrics()
+    metrics.ended("chat", "cancelled", ("stop", None), answered=True)
+    for reason, count in {"stop": 1, "length": 0, "abort": 1, "error": 0}.items():
+        assert metrics.registry.get_sample_value("v4serve_choices_total", {"reason": reason}) == count
 
 
 async def test_tokens_and_requests_are_seen_while_they_run(deploy: Deploy) -> None:

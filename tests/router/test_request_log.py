@@ -109,9 +109,16 @@ async def test_why_a_request_was_refused(deploy: Deploy, lines: pytest.LogCaptur
     record = await line(lines)
     assert record.__dict__["fields"]["error"] == "model_not_found"
     assert record.getMessage().split("; ")[0].endswith(" completions 404 model_not_found of 'model'")
-    await d.complete(PROMPT, **{"secret" * 100: 1}, max_tokens=1)
-    fields = await fields_of(lines)
-    assert (fields["error"], len(fields["param"])) == ("invalid_request_error", 60)
+    wrong = {
+        "unknown_parameter": ({"secret": 1}, {"stream_options": {"secret": 1}}),
+        "invalid_request_error": ({"logit_bias": {"secret": "x"}}, {"metadata": {"secret": 1}}, {"user": ["secret"]}),
+    }
+    for kind, bodies in wrong.items():
+        for body in bodies:
+            assert (await d.complete(PROMPT, **body)).status_code == 400
+            entry = JsonFormatter().format(await line(lines))
+            assert json.loads(entry)["error"] == kind
+            assert "secret" not in entry
 
 
 async def test_requests_over_the_limit_and_clients_that_leave(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
@@ -128,13 +135,20 @@ async def test_requests_over_the_limit_and_clients_that_leave(deploy: Deploy, li
     assert (fields["outcome"], fields["prompt_tokens"], fields["generated_tokens"]) == ("client_gone", 3, 0)
 
 
-async def test_prompts_are_told_where_that_is_asked_for(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
+async def test_prompts_are_told_where_that_is_asked_for(
+    deploy: Deploy, lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     d = await deploy(0, 1, policy=Policy(log_prompts=True))
     await d.chat([{"role": "user", "content": "the cat\nsat"}], max_tokens=3)
     record = await line(lines)
     (prompt,) = record.__dict__["fields"]["prompts"]
     assert "<｜User｜>the cat\nsat<｜Assistant｜>" in prompt
-    assert record.getMessage().endswith(f"prompts {json.dumps([prompt])}")
+    assert record.getMessage().endswith(f"; prompts {json.dumps([prompt])}")
+    monkeypatch.setattr("v4_router.request_log.writes_json", lambda: True)
+    await d.chat([{"role": "user", "content": "the cat\nsat"}], max_tokens=3)
+    entry = json.loads(JsonFormatter().format(await line(lines)))
+    assert entry["prompts"] == [prompt]
+    assert "sat" not in entry["message"], "once is enough"
     await d.complete([[10, 20], [30]], max_tokens=3)
     assert len((await fields_of(lines))["prompts"]) == 2
 

@@ -86,20 +86,23 @@ async def test_a_worker_with_another_tokenizer_is_not_used() -> None:
         await until(lambda: link.up, "the same tokenizer")
 
 
-async def test_only_a_worker_that_was_there_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_a_worker_that_was_there_is_warned_of_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def levels(worker: FakeWorker) -> set[str]:
+        return {record.levelname for record in caplog.records if f"{worker.address}: UNAV" in record.getMessage()}
+
     caplog.set_level(logging.INFO, "v4_router.workers")
-    worker = FakeWorker("decode", Caches())
+    worker, missing, late = (FakeWorker("decode", Caches()) for _ in range(3))
     async with linked(worker) as link:
         await until(lambda: link.up, "it is up")
         await worker.kill()
-        await until(lambda: "UNAVAILABLE" in link.error, "it is lost")
-        missing = WorkerLink(worker.endpoint(), 5.0)
-        running = asyncio.create_task(missing.run())
-        await until(lambda: "UNAVAILABLE" in missing.error, "nobody is there")
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-    levels = [record.levelname for record in caplog.records if "UNAVAILABLE" in record.getMessage()]
-    assert levels == ["WARNING", "INFO"]
+        await until(lambda: levels(worker) == {"WARNING"}, "its loss is told")
+    async with linked(missing, alive=False):
+        await until(lambda: levels(missing) == {"INFO"}, "nobody is there, perhaps not yet")
+    monkeypatch.setattr("v4_router.workers._START_SECONDS", 0.3)
+    async with linked(late, alive=False):
+        await until(lambda: levels(late) == {"INFO", "WARNING"}, "that was too long")
 
 
 class WithoutServe(FakeWorker):
@@ -119,10 +122,17 @@ class WithoutServe(FakeWorker):
 
 @asynccontextmanager
 async def linked(
-    worker: FakeWorker, *, connect_timeout_seconds: float = 5.0, token: TokenFile | None = None, tokenizer: str = ""
+    worker: FakeWorker,
+    *,
+    connect_timeout_seconds: float = 5.0,
+    token: TokenFile | None = None,
+    tokenizer: str = "",
+    alive: bool = True,
 ) -> AsyncIterator[WorkerLink]:
-    """The link to a started worker, running."""
+    """The link to a started worker, running; the worker has ended already unless it is to be alive."""
     await worker.start()
+    if not alive:
+        await worker.kill()
     link = WorkerLink(worker.endpoint(), connect_timeout_seconds, token, tokenizer)
     running = asyncio.create_task(link.run())
     try:
