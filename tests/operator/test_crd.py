@@ -56,7 +56,8 @@ def test_every_field_is_described(path: tuple[str, ...], field: dict[str, Any]) 
 def test_descriptions_say_the_default() -> None:
     for path, field in fields(SPEC):
         default = field.get("default", {})
-        assert default == {} or field["description"].endswith(f" Default {default}."), path
+        shown = str(default).lower() if isinstance(default, bool) else default
+        assert default == {} or field["description"].endswith(f" Default {shown}."), path
 
 
 def test_numbers_say_their_unit() -> None:
@@ -122,6 +123,8 @@ def changed(field: dict[str, Any]) -> Any:
         return next(value for value in reversed(field["enum"]) if value != field.get("default"))
     if field.get("x-kubernetes-int-or-string"):
         return "3Gi"
+    if field["type"] == "boolean":
+        return not field["default"]
     if field["type"] == "integer":
         return field["minimum"] + 1 if field.get("default") == field["minimum"] else field["minimum"]
     if field["type"] == "array":
