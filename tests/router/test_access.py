@@ -124,9 +124,8 @@ async def test_a_refusal_is_counted_and_logged(deploy: Deploy, keys: Path, caplo
         (record,) = caplog.records
         fields = dict(record.__dict__["fields"])
         assert (record.name, record.levelname, fields.pop("total_seconds") >= 0) == ("v4serve.request", "INFO", True)
-        assert fields == {
-                "request_id": "mine", "endpoint": endpoint, "outcome": "401", "error": "invalid_api_key",
-            }  # fmt: skip
+        told = {"request_id": "mine", "endpoint": endpoint, "outcome": "401", "error": "invalid_api_key"}
+        assert fields == told
         assert "sk-" not in record.getMessage()
     answer = await d.http.post("/v1/completions", headers={"x-request-id": "not mine"})
     assert answer.headers["x-request-id"] not in ("", "not mine")
