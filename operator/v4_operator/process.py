@@ -17,6 +17,7 @@ from typing import Any
 
 import kopf
 
+from v4_core import signals
 from v4_core.kubernetes import GROUP, PLURAL, VERSION
 from v4_operator.api import Api, own_namespace
 from v4_operator.config import OperatorConfig
@@ -38,7 +39,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def run(config: OperatorConfig, planner: Planner, kubeconfig: Path | None = None) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigError; ends the process at once where the Lease is lost."""
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    asyncio.run(_Process(config, planner).run(kubeconfig))
+    signals.run(_Process(config, planner).run(kubeconfig))
 
 
 class _Process:

@@ -12,6 +12,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from v4_core import signals
 from v4_core.errors import ConfigError
 from v4_core.tracing import tracing
 from v4_router.app import build_app, build_monitoring_app
@@ -62,8 +63,7 @@ def run(config: RouterConfig) -> None:
         monitoring = None
         if config.monitoring_port:
             monitoring = stack.enter_context(_listen(config.host, config.monitoring_port, "--monitoring-port"))
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_Process(router).serve(api, monitoring))
+        signals.run(_Process(router).serve(api, monitoring), uvloop.new_event_loop)
 
 
 class _Process:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 import torch
 
+from v4_core import signals
 from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling
 from v4_core.token import TokenFile
@@ -38,7 +39,7 @@ _LARGE = 1 << 30  # bytes of weights
 def run(config: WorkerConfig, role: str, kinds: LegKinds) -> None:
     """Run one worker until a signal or a fatal error ends it. Raises ConfigError, WorkerError."""
     with tracing(f"v4serve-{role}") as spans:
-        asyncio.run(_Process(config, role, kinds, spans).run())
+        signals.run(_Process(config, role, kinds, spans).run())
 
 
 class _Process:
