@@ -29,8 +29,8 @@ demo: $(LOCAL) ## Serve the shipped model for one chat on this machine, and show
 serve: $(LOCAL) ## Serve the shipped model on port 8000 until Ctrl-C
 	@$(BIN)/v4serve local $(ARGS)
 
-test: check ## Run the gates, then all tests
-	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+test: $(DEV) ## Run the gates and all tests, in two lanes
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup --no-loadscope-reorder --durations=10 $(ARGS)
 
 check: $(DEV) ## Run the gates: lint, format, types, imports, layout
 	$(BIN)/ruff check .

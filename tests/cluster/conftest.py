@@ -1,54 +1,77 @@
-"""The cluster that all tests of this folder share: made when first asked for, dumped on a failure, gone at the end."""
+"""The clusters that tests of this folder share: made when first asked for, dumped on a failure, gone at the end."""
 
 import os
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tests.cluster import image as project_image
 from tests.cluster.installed import Installed
 from tests.cluster.machine import build
-from tests.cluster.machine.cluster import Cluster
+from tests.cluster.machine.cluster import Cluster, ServingCluster
 from tests.cluster.machine.errors import ClusterError, PartMissing
 from tests.cluster.machine.external import ExternalCluster
 from tests.cluster.machine.local import LocalCluster
+from tests.cluster.machine.local_control_plane import ControlPlane
 
 _KUBECONFIG = os.environ.get("V4SERVE_TEST_KUBECONFIG")
-_RUNNING = pytest.StashKey[Cluster]()
-_ARCHIVES = pytest.StashKey[Sequence[Path]]()
-_CRD_SERVER = pytest.StashKey[Path]()
-_MISSING = pytest.StashKey[dict[str, str]]()  # fixture -> why there is none
+_CLUSTERS = ("cluster", "control_plane")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build what the tests to run need, which takes minutes the first time: here no test's time limit counts."""
-    wanted = {name for item in session.items if isinstance(item, pytest.Function) for name in item.fixturenames}
-    if "cluster" not in wanted or _KUBECONFIG or session.config.option.collectonly:
-        return
-    missing = session.stash[_MISSING] = {}
-    capture = session.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():
-        try:
-            session.stash[_ARCHIVES] = _build(with_image="image" in wanted)
-        except PartMissing as error:
-            missing["cluster"] = str(error)
-            return
-        if "crd_server" in wanted:
-            try:
-                session.stash[_CRD_SERVER] = build.crd_server_binary()
-            except PartMissing as error:
-                missing["crd_server"] = str(error)
+@dataclass(frozen=True)
+class Parts:
+    """What was built for one of _CLUSTERS, or why it could not be."""
+
+    archives: Sequence[Path] = ()
+    crd_server: Path | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)  # fixture -> why there is none
 
 
-def _build(with_image: bool) -> list[Path]:
-    build.parts()
-    if not with_image:
-        return []
-    if reason := project_image.lacks():
-        raise PartMissing(reason)
-    return [project_image.build()]
+_RUNNING = pytest.StashKey[dict[str, Cluster]]()  # by the fixture's name, as the next
+_PARTS = pytest.StashKey[dict[str, Parts]]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Build what a cluster needs before its first test: minutes once, which no test's time limit counts here."""
+    built = item.session.stash.setdefault(_PARTS, {})
+    for name in (name for name in _CLUSTERS if name in _fixtures(item) and name not in built and not _KUBECONFIG):
+        wanted = set[str]().union(*map(_fixtures, item.session.items))
+        capture = item.config.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            built[name] = _with_node(wanted) if name == "cluster" else _without_node(wanted)
+    return (yield)
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else ()
+
+
+def _with_node(wanted: Set[str]) -> Parts:
+    try:
+        build.parts()
+        if "image" not in wanted:
+            return Parts()
+        if reason := project_image.lacks():
+            raise PartMissing(reason)
+        return Parts([project_image.build()])
+    except PartMissing as error:
+        return Parts(missing={"cluster": str(error)})
+
+
+def _without_node(wanted: Set[str]) -> Parts:
+    try:
+        build.parts()
+    except PartMissing as error:
+        return Parts(missing={"control_plane": str(error)})
+    try:
+        return Parts(crd_server=build.crd_server_binary() if "crd_server" in wanted else None)
+    except PartMissing as error:
+        return Parts(missing={"crd_server": str(error)})
 
 
 def skip_or_fail(reason: str) -> None:
@@ -59,26 +82,51 @@ def skip_or_fail(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[ServingCluster]:
     """One running cluster: a new one on this machine, or the one that V4SERVE_TEST_KUBECONFIG names."""
-    stash = request.session.stash
-    if not _KUBECONFIG and "cluster" in stash[_MISSING]:
-        skip_or_fail(stash[_MISSING]["cluster"])
-    running = _external(_KUBECONFIG) if _KUBECONFIG else LocalCluster(stash[_ARCHIVES])
-    stash[_RUNNING] = running
-    try:
-        yield running
-    finally:
-        del stash[_RUNNING]
-        running.close()
-
-
-def _external(kubeconfig: str) -> Cluster:
-    return ExternalCluster(Path(kubeconfig), os.environ.get("V4SERVE_TEST_IMAGE", ""))
+    yield from _running(request, _external() or LocalCluster(_parts(request, "cluster").archives))
 
 
 @pytest.fixture(scope="session")
-def image(cluster: Cluster) -> str:
+def control_plane(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """API server and controllers for tests that need no pod to run: here pods are made, and never placed."""
+    if external := _external():
+        yield from _running(request, external)
+    else:
+        _parts(request, "control_plane")
+        yield from _running(request, ControlPlane())
+
+
+def _parts(request: pytest.FixtureRequest, cluster: str) -> Parts:
+    """What was built for a cluster. Skips or fails where that lacks what the fixture needs."""
+    parts = request.session.stash[_PARTS][cluster]
+    assert request.fixturename
+    if request.fixturename in parts.missing:
+        skip_or_fail(parts.missing[request.fixturename])
+    return parts
+
+
+C = TypeVar("C", bound=Cluster)
+
+
+def _running(request: pytest.FixtureRequest, cluster: C) -> Iterator[C]:
+    """The cluster, known to reports of failed tests, and closed at the end."""
+    assert request.fixturename
+    running = request.session.stash.setdefault(_RUNNING, {})
+    running[request.fixturename] = cluster
+    try:
+        yield cluster
+    finally:
+        del running[request.fixturename]
+        cluster.close()
+
+
+def _external() -> ExternalCluster | None:
+    return ExternalCluster(Path(_KUBECONFIG), os.environ.get("V4SERVE_TEST_IMAGE", "")) if _KUBECONFIG else None
+
+
+@pytest.fixture(scope="session")
+def image(cluster: ServingCluster) -> str:
     """Reference of the project's image, which pods of the cluster can use. A test that asks for it has it built."""
     if not cluster.image:
         skip_or_fail("V4SERVE_TEST_IMAGE must name the project's image for the cluster of V4SERVE_TEST_KUBECONFIG")
@@ -86,18 +134,17 @@ def image(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def crd_server(request: pytest.FixtureRequest, cluster: Cluster) -> Path:
-    """Kubeconfig of a current Kubernetes' CRD server, which knows CEL rules; see LocalCluster.start_crd_server."""
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("the CRD server runs beside a cluster on this machine only")
-    stash = request.session.stash
-    if "crd_server" in stash[_MISSING]:
-        skip_or_fail(stash[_MISSING]["crd_server"])
-    return cluster.start_crd_server(stash[_CRD_SERVER])
+def crd_server(request: pytest.FixtureRequest, control_plane: Cluster) -> Path:
+    """Kubeconfig of a current Kubernetes' CRD server, which knows CEL rules; see ControlPlane.start_crd_server."""
+    if not isinstance(control_plane, ControlPlane):
+        pytest.skip("the CRD server runs beside a control plane on this machine only")
+    binary = _parts(request, "control_plane").crd_server
+    assert binary
+    return control_plane.start_crd_server(binary)
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: Cluster, image: str) -> Iterator[Installed]:
+def installed(cluster: ServingCluster, image: str) -> Iterator[Installed]:
     """The chart's release with the demo that it serves. Tests that ask for it come last; see below."""
     if cluster.get("crd", "--field-selector", "metadata.name=v4deployments.v4serve.dev")["items"]:
         pytest.skip("the cluster has a release of the chart already")
@@ -127,11 +174,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Keep the cluster's state beside the report of a failed test."""
     report = yield
-    running = item.session.stash.get(_RUNNING, None)
-    if report.failed and running and isinstance(item, pytest.Function) and "cluster" in item.fixturenames:
+    running = item.session.stash.get(_RUNNING, {})
+    for cluster in [running[name] for name in _fixtures(item) if name in running] if report.failed else ():
         folder = Path(tempfile.mkdtemp(prefix="v4serve-failure-"))
         try:
-            running.dump(folder)
+            cluster.dump(folder)
             report.sections.append(("cluster", f"its state and logs are in {folder}"))
         except (ClusterError, OSError) as error:
             report.sections.append(("cluster", f"its state could not be read: {error}; what could is in {folder}"))

@@ -15,7 +15,7 @@ import yaml
 
 from tests.cluster.answers import Answers
 from tests.cluster.load import Load, Stream
-from tests.cluster.machine.cluster import Cluster
+from tests.cluster.machine.cluster import ServingCluster
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.yaml"
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 class Installed:
     """The release, and the V4Deployment `demo` once it was applied."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ServingCluster) -> None:
         self.cluster = cluster
         repository, _, tag = cluster.image.rpartition(":")
         same = {"repository": repository, "tag": tag}

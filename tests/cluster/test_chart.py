@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.chart.test_rbac import ALLOWED
-from tests.cluster.machine.cluster import Cluster
+from tests.cluster.machine.cluster import Cluster, ServingCluster
 from tests.cluster.machine.errors import CommandFailed
 
 pytestmark = pytest.mark.cluster
@@ -18,19 +18,20 @@ ROOT = Path(__file__).parents[2]
 CHART = str(ROOT / "charts" / "v4serve")
 CRD = "v4deployments.v4serve.dev"
 NAMESPACES = ("chart-one", "chart-two")
+TESTED = "chart-tested"
 # What everybody with an account may do.
 _BASICS = {("authorization.k8s.io", "selfsubjectaccessreviews"), ("authorization.k8s.io", "selfsubjectrulesreviews")}
 
 
 @pytest.fixture(scope="module")
-def namespaces(cluster: Cluster) -> Iterator[Cluster]:
+def namespaces(control_plane: Cluster) -> Iterator[Cluster]:
     """The cluster with two namespaces for releases."""
-    if cluster.get("crd", "--field-selector", f"metadata.name={CRD}")["items"]:
+    if control_plane.get("crd", "--field-selector", f"metadata.name={CRD}")["items"]:
         pytest.skip(f"the cluster has {CRD}: these tests would delete every V4Deployment")
     for namespace in NAMESPACES:
-        cluster.kubectl("create", "namespace", namespace)
-    yield cluster
-    cluster.kubectl("delete", "namespace", *NAMESPACES, "--wait=false")
+        control_plane.kubectl("create", "namespace", namespace)
+    yield control_plane
+    control_plane.kubectl("delete", "namespace", *NAMESPACES, "--wait=false")
 
 
 @pytest.fixture
@@ -203,22 +204,35 @@ def test_can_i(clean: Cluster) -> None:
     assert said == {(verb, what): "yes" if allowed else "no" for verb, what, allowed in CAN_I}
 
 
-def test_helm_test_sees_a_transfer_and_leaves_nothing(clean: Cluster, image: str) -> None:
-    one, _ = NAMESPACES
+@pytest.fixture
+def release(cluster: ServingCluster, image: str) -> Iterator[ServingCluster]:
+    """A release of the chart with its operator, on a cluster whose pods run, for its own namespace alone."""
+    if cluster.get("crd", "--field-selector", f"metadata.name={CRD}")["items"]:
+        pytest.skip(f"the cluster has {CRD}: this test would delete every V4Deployment")
     repository, _, tag = image.rpartition(":")
     same = {"repository": repository, "tag": tag}
-    values = {"image": {"router": same, "worker": same}, "watch": {"namespaces": [one]}}
-    wait = ("--wait", "--timeout=3m", "--values=-")
-    clean.helm("install", "v4serve", CHART, "--namespace", one, *wait, input=yaml.safe_dump(values))
+    values = {"image": {"router": same, "worker": same}, "watch": {"namespaces": [TESTED]}}
+    cluster.kubectl("create", "namespace", TESTED)
     try:
-        said = clean.helm("test", "v4serve", "--namespace", one, "--logs", "--timeout=6m")
+        wait = ("--wait", "--timeout=3m", "--values=-")
+        cluster.helm("install", "v4serve", CHART, "--namespace", TESTED, *wait, input=yaml.safe_dump(values))
+        yield cluster
+    finally:
+        cluster.helm("uninstall", "v4serve", "--namespace", TESTED, "--ignore-not-found")
+        cluster.kubectl("delete", "crd", CRD, "--ignore-not-found")
+        cluster.kubectl("delete", "namespace", TESTED, "--wait=false")
+
+
+def test_helm_test_sees_a_transfer_and_leaves_nothing(release: ServingCluster) -> None:
+    try:
+        said = release.helm("test", "v4serve", "--namespace", TESTED, "--logs", "--timeout=6m")
     except CommandFailed:
-        print(clean.kubectl("get", "v4d", "--namespace", one, "--output=yaml"))
+        print(release.kubectl("get", "v4d", "--namespace", TESTED, "--output=yaml"))
         raise
     assert "Phase:          Succeeded" in said
     assert "PASSED: " in said
     assert "deleted V4Deployment test-v4serve" in said
-    clean.wait(lambda: not _left(clean, one), 120, "nothing of the test is left")
+    release.wait(lambda: not _left(release, TESTED), 120, "nothing of the test is left")
 
 
 def _left(cluster: Cluster, namespace: str) -> list[Any]:

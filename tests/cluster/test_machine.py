@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.machine.cluster import Cluster
+from tests.cluster.machine.cluster import Cluster, ServingCluster
 from tests.cluster.machine.errors import ClusterError, CommandFailed
 from tests.cluster.machine.external import ExternalCluster
 from tests.cluster.machine.local import LocalCluster
@@ -56,7 +56,7 @@ spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080, protocol: 
 
 
 @pytest.fixture(scope="module")
-def web(cluster: Cluster) -> Iterator[str]:
+def web(cluster: ServingCluster) -> Iterator[str]:
     """Namespace with two ready pods behind the Service `web`."""
     namespace = "machine"
     cluster.kubectl("create", "namespace", namespace)
@@ -71,11 +71,13 @@ def _read(url: str) -> str:
         return str(answer.read().decode().strip())
 
 
-def _pod_names(cluster: Cluster, namespace: str) -> set[str]:
+def _pod_names(cluster: ServingCluster, namespace: str) -> set[str]:
     return {pod["metadata"]["name"] for pod in cluster.pods(namespace, "app=web")}
 
 
-def test_a_service_is_reached_and_each_connection_gets_a_pod_of_its_own_choice(cluster: Cluster, web: str) -> None:
+def test_a_service_is_reached_and_each_connection_gets_a_pod_of_its_own_choice(
+    cluster: ServingCluster, web: str
+) -> None:
     with cluster.connect(web, "web", 80) as url:
         answered: set[str] = set()
 
@@ -90,12 +92,12 @@ def test_a_service_is_reached_and_each_connection_gets_a_pod_of_its_own_choice(c
         _read(url)
 
 
-def test_a_port_that_the_service_lacks_is_told(cluster: Cluster, web: str) -> None:
+def test_a_port_that_the_service_lacks_is_told(cluster: ServingCluster, web: str) -> None:
     with pytest.raises(ClusterError, match="no port 81"), cluster.connect(web, "web", 81):
         pass
 
 
-def test_pods_find_services_by_name_and_no_other_names(cluster: Cluster, web: str) -> None:
+def test_pods_find_services_by_name_and_no_other_names(cluster: ServingCluster, web: str) -> None:
     """Short names go by the search domains of the pod's namespace; nothing beyond the cluster is asked."""
     inside = ("exec", "--namespace", web, "deployment/web", "--", "wget", "-q", "-O", "-")
     for name in ("web", f"web.{web}", f"web.{web}.svc.cluster.local"):
@@ -124,7 +126,7 @@ def test_hosts_of_services_and_of_pods_behind_headless_ones() -> None:
     ]
 
 
-def test_the_api_server_restarts_and_pods_do_not(cluster: Cluster, web: str) -> None:
+def test_the_api_server_restarts_and_pods_do_not(cluster: ServingCluster, web: str) -> None:
     def started() -> dict[str, str]:
         return {
             status["containerID"]: status["state"]["running"]["startedAt"]
@@ -142,7 +144,7 @@ def test_the_api_server_restarts_and_pods_do_not(cluster: Cluster, web: str) -> 
     assert started() == before
 
 
-def test_helm_installs_and_removes(cluster: Cluster, web: str, tmp_path: Path) -> None:
+def test_helm_installs_and_removes(cluster: ServingCluster, web: str, tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     (tmp_path / "Chart.yaml").write_text("{apiVersion: v2, name: one, version: 1.0.0}")
     (tmp_path / "templates/map.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: made}}")
@@ -152,7 +154,7 @@ def test_helm_installs_and_removes(cluster: Cluster, web: str, tmp_path: Path) -
     assert not cluster.kubectl("get", "configmap", "made", "--namespace", web, "--ignore-not-found")
 
 
-def test_the_state_of_a_failed_test_can_be_read(cluster: Cluster, web: str, tmp_path: Path) -> None:
+def test_the_state_of_a_failed_test_can_be_read(cluster: ServingCluster, web: str, tmp_path: Path) -> None:
     cluster.dump(tmp_path)
     assert "service/web" in (tmp_path / "objects.txt").read_text()
     assert "Scheduled" in (tmp_path / "events.txt").read_text()
@@ -164,7 +166,7 @@ def test_a_condition_that_stays_false_is_told() -> None:
         wait(list, 0.0, "pigs fly")
 
 
-def test_any_other_cluster_serves_the_same_methods(cluster: Cluster, web: str) -> None:
+def test_any_other_cluster_serves_the_same_methods(cluster: ServingCluster, web: str) -> None:
     other = ExternalCluster(cluster.kubeconfig, BUSYBOX)
     try:
         assert other.image == BUSYBOX
@@ -176,12 +178,12 @@ def test_any_other_cluster_serves_the_same_methods(cluster: Cluster, web: str) -
         other.close()
 
 
-def test_the_crd_server_evaluates_rules(cluster: Cluster, crd_server: Path) -> None:
+def test_the_crd_server_evaluates_rules(control_plane: Cluster, crd_server: Path) -> None:
     """Which the API server of this cluster, being older, would drop."""
 
     def create(path: str, content: dict[str, Any]) -> dict[str, Any]:
         arguments = ("--kubeconfig", str(crd_server), "create", "--raw", path, "--filename", "-")
-        answer: dict[str, Any] = json.loads(cluster.kubectl(*arguments, input=json.dumps(content)))
+        answer: dict[str, Any] = json.loads(control_plane.kubectl(*arguments, input=json.dumps(content)))
         return answer
 
     rule = {"rule": "self.low <= self.high", "message": "low must not exceed high"}
@@ -202,9 +204,9 @@ def test_the_crd_server_evaluates_rules(cluster: Cluster, crd_server: Path) -> N
     path = "/apis/test.v4serve.dev/v1/namespaces/default/ranges"
 
     def served() -> bool:
-        return "items" in cluster.kubectl("--kubeconfig", str(crd_server), "get", "--raw", path, check=False)
+        return "items" in control_plane.kubectl("--kubeconfig", str(crd_server), "get", "--raw", path, check=False)
 
-    cluster.wait(served, _DEADLINE_SECONDS, "the resource is served")
+    control_plane.wait(served, _DEADLINE_SECONDS, "the resource is served")
     kind = {"apiVersion": "test.v4serve.dev/v1", "kind": "Range"}
     create(path, {**kind, "metadata": {"name": "right"}, "spec": {"low": 1, "high": 2}})
     with pytest.raises(CommandFailed, match="low must not exceed high"):

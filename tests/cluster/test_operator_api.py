@@ -92,20 +92,20 @@ class Space:
 
 
 @pytest.fixture(scope="module")
-def definition(cluster: Cluster) -> Iterator[None]:
+def definition(control_plane: Cluster) -> Iterator[None]:
     """The custom resource definition; one that was made here is deleted again."""
     # Servers before 1.25 drop its rules, which kubectl would refuse.
-    said = cluster.kubectl("apply", "--validate=false", "--filename", f"{CHART}/files/crd.yaml")
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=300s")
+    said = control_plane.kubectl("apply", "--validate=false", "--filename", f"{CHART}/files/crd.yaml")
+    control_plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=300s")
     yield
     if said.strip().endswith("created"):
-        cluster.kubectl("delete", "crd", CRD)
+        control_plane.kubectl("delete", "crd", CRD)
 
 
 @pytest.fixture
-def space(cluster: Cluster, definition: None, tmp_path: Path) -> Iterator[Space]:
-    made = Space(cluster, tmp_path)
-    cluster.kubectl("create", "namespace", made.name)
+def space(control_plane: Cluster, definition: None, tmp_path: Path) -> Iterator[Space]:
+    made = Space(control_plane, tmp_path)
+    control_plane.kubectl("create", "namespace", made.name)
     yield made
     made.close()
 
@@ -227,19 +227,19 @@ def test_without_an_operator_everything_goes_with_its_owner(space: Space) -> Non
 
 
 def test_namespaces_go_with_an_operator_that_does_not_fight_it_and_without_one(
-    cluster: Cluster, space: Space, tmp_path: Path
+    control_plane: Cluster, space: Space, tmp_path: Path
 ) -> None:
-    """Both at once: a cluster takes up to a minute for each, after pods that would have had grace."""
-    with closing(Space(cluster, tmp_path)) as other:
-        cluster.kubectl("create", "namespace", other.name)
+    """Both at once: with a node, a cluster takes up to a minute for each, after pods that would have had grace."""
+    with closing(Space(control_plane, tmp_path)) as other:
+        control_plane.kubectl("create", "namespace", other.name)
         operator, gone = space.start().serving(), other.start().serving()
         for one in (space, other):
             one.apply()
             one.wait(one.complete, "all children are there")
         space.settled(operator)
         assert gone.stop() == 0
-        cluster.kubectl("delete", "namespace", space.name, other.name, "--timeout=300s")
-        assert cluster.kubectl("get", "namespace", space.name, other.name, "--ignore-not-found") == ""
+        control_plane.kubectl("delete", "namespace", space.name, other.name, "--timeout=300s")
+        assert control_plane.kubectl("get", "namespace", space.name, other.name, "--ignore-not-found") == ""
         assert not operator.says("NameTaken")
 
 

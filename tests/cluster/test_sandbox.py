@@ -21,7 +21,7 @@ from tests.cluster.machine import cache
 from tests.cluster.machine.api import ClosingSocket
 from tests.cluster.machine.cluster import Cluster
 from tests.cluster.machine.forwarder import Forwarder
-from tests.cluster.machine.local import LocalCluster
+from tests.cluster.machine.local_control_plane import ControlPlane
 from tests.cluster.machine.sandbox import Sandbox, inside, remove_abandoned
 from tests.cluster.machine.waiting import wait
 
@@ -162,9 +162,9 @@ def test_nothing_stays_of_a_sandbox(sandbox: Sandbox) -> None:
     assert not sandbox.folder.exists()
 
 
-def test_nothing_stays_of_a_killed_run(cluster: Cluster) -> None:
+def test_nothing_stays_of_a_killed_run(control_plane: Cluster) -> None:
     """Killed, its processes, mounts and network end with it; the next run removes its files and control groups."""
-    if not isinstance(cluster, LocalCluster):
+    if not isinstance(control_plane, ControlPlane):
         pytest.skip("only a cluster on this machine can leave something on it")
     network = _network()
     environment = os.environ | {_MARK: (mark := os.urandom(8).hex())}

@@ -1,4 +1,7 @@
-"""A cluster as tests see it: the same methods over the one made here (local.py) and over any other (external.py)."""
+"""A cluster as tests see it: the same methods over those made here and over any other (external.py).
+
+Made here are a control plane alone (local_control_plane.py), and one with a node whose pods run (local.py).
+"""
 
 import json
 import os
@@ -16,10 +19,9 @@ T = TypeVar("T")
 
 
 class Cluster(ABC):
-    """One running cluster."""
+    """One API server with its controllers."""
 
     kubeconfig: Path  # of an administrator; works from this machine
-    image: str  # reference of the project's image
 
     def __init__(self, tools: Path, scratch: Path) -> None:
         """`tools` has kubectl and helm; they keep their caches in `scratch`."""
@@ -53,10 +55,6 @@ class Cluster(ABC):
     def wait(self, condition: Callable[[], T], seconds: float, what: str) -> T:
         """The first true value of `condition`; `what` completes "waited in vain until". Raises TimedOut."""
         return wait(condition, seconds, what)
-
-    @abstractmethod
-    def connect(self, namespace: str, service: str, port: int) -> AbstractContextManager[str]:
-        """URL on this machine's loopback of a Service's port."""
 
     @abstractmethod
     def stop_api_server(self) -> None:
@@ -99,6 +97,16 @@ class Cluster(ABC):
             return self.kubectl(*args)
         except CommandFailed as error:
             return error.output
+
+
+class ServingCluster(Cluster):
+    """A cluster whose pods run."""
+
+    image: str  # reference of the project's image
+
+    @abstractmethod
+    def connect(self, namespace: str, service: str, port: int) -> AbstractContextManager[str]:
+        """URL on this machine's loopback of a Service's port."""
 
 
 def service_port(service: dict[str, Any], port: int) -> int:

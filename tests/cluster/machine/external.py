@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.machine import build
-from tests.cluster.machine.cluster import Cluster, service_port
+from tests.cluster.machine.cluster import ServingCluster, service_port
 from tests.cluster.machine.errors import ClusterError
 
 
-class ExternalCluster(Cluster):
+class ExternalCluster(ServingCluster):
     """A cluster that runs already and goes on after the tests."""
 
     def __init__(self, kubeconfig: Path, image: str) -> None:
