@@ -267,6 +267,7 @@ async def test_a_prefix_goes_where_it_is_cached(deploy: Deploy) -> None:
 
 async def test_what_happened_on_the_way_is_told_on_request(deploy: Deploy) -> None:
     d = await deploy()
+    d.decode[0].step_seconds = 0.05  # without a pause, tokens may arrive together and have no time between them
     asked = {"x-v4serve-timing": "1"}
     facts = (await d.complete(PROMPT, max_tokens=4, headers=asked)).json()["v4serve"]
     assert facts["ttft_seconds"] > 0
