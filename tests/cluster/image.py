@@ -5,7 +5,6 @@ that a change of the project makes only its own small layer anew. Needs Debian 1
 tests.cluster.image` builds it and prints where it is.
 """
 
-import fcntl
 import hashlib
 import os
 import shlex
@@ -19,6 +18,8 @@ from typing import Any
 
 from tests.cluster import archive, dockerfile, rootfs
 from tests.cluster.dockerfile import ROOT
+from tests.cluster.machine.cache import take
+from tests.cluster.machine.progress import step
 
 IMAGE = "docker.io/library/v4serve:test"
 OTHER_IMAGE = "docker.io/library/v4serve:test2"
@@ -29,6 +30,13 @@ DEMO_MODEL = f"/{rootfs.PACKAGES}/v4_models/demo"
 
 _COMMANDS = ("apt-get", "dpkg-deb", "unshare", "chroot", "tar")
 _KEPT = 2  # of each kind in the cache
+_STEPS = {
+    "base": "its layer of Debian's packages",
+    "dependencies": "its layer of PyPI's packages, more than 1 GB",
+    "application": "its layer of the project",
+    "compiled": "its layer of compiled operators",
+    "image": "the file for the node",
+}
 
 
 def lacks() -> str | None:
@@ -146,7 +154,7 @@ def _kept(cache: Path, name: str, key: str, make: Callable[[Path], None]) -> Pat
     if tar.exists():
         tar.touch()
         return tar
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
+    with tempfile.TemporaryDirectory(dir=cache) as folder, step(f"building the image: {_STEPS[name]}"):
         make(Path(folder))
         (Path(folder) / "made.tar").rename(tar)
     for old in sorted(cache.glob(f"{name}-*.tar"), key=lambda file: file.stat().st_mtime)[:-_KEPT]:
@@ -164,7 +172,7 @@ def _cache() -> Path:
 def _alone(cache: Path) -> Iterator[None]:
     """One build at a time."""
     with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take(lock, "the image")
         yield
 
 

@@ -5,12 +5,13 @@ What it holds beyond Debian lies in usr/local and opt. Commands run inside by ch
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tests.cluster.machine.commands import run
 
 PYTHON = "python3.11"
 PACKAGES = f"usr/local/lib/{PYTHON}/dist-packages"
@@ -80,12 +81,12 @@ def inside(
 
 def debian_versions() -> str:
     """Address and hash of every Debian package, as apt knows them now: one text for one base."""
-    return _output(["apt-get", "download", "--print-uris", *_DEBIAN])
+    return run(["apt-get", "download", "--print-uris", *_DEBIAN])
 
 
 def architecture() -> str:
     """Debian's name of this machine's architecture, which is also that of images."""
-    return _output(["dpkg", "--print-architecture"]).strip()
+    return run(["dpkg", "--print-architecture"]).strip()
 
 
 def add_debian(root: Path) -> None:
@@ -98,7 +99,7 @@ def add_debian(root: Path) -> None:
     (root / "tmp").chmod(0o1777)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # for apt's own user
-        run(["apt-get", "--quiet=2", "-o", "APT::Sandbox::User=root", "download", *_DEBIAN], cwd=folder)
+        run(["apt-get", "--quiet=2", "-o", "APT::Sandbox::User=root", "download", *_DEBIAN], cwd=Path(folder))
         for package in sorted(Path(folder).glob("*.deb")):
             run(["dpkg-deb", "--extract", str(package), str(root)])
     for name in ("doc", "man", "locale", "lintian"):
@@ -165,14 +166,3 @@ def compile_python(root: Path, folder: str) -> None:
 def _pip(command: str) -> list[str]:
     own = [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check", "--no-input"]
     return [*own, "--python-version", PYTHON.removeprefix("python"), "--only-binary=:all:"]
-
-
-def run(command: list[str], cwd: str | None = None) -> None:
-    """Run to its end. Raises RuntimeError, with its output, where it fails."""
-    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
-
-
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -10,6 +10,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
+
+from tests.cluster.machine.progress import step
 
 
 def folder() -> Path:
@@ -32,8 +35,17 @@ def digest(*parts: bytes | str) -> str:
 def lock(name: str) -> Iterator[None]:
     """Hold the lock of that name among all processes that use this cache."""
     with (folder() / f"{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        take(file, name)
         yield
+
+
+def take(file: TextIO, name: str) -> None:
+    """Lock the file; says so where another process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with step(f"waiting for another process, which makes: {name}"):
+            fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def entry(name: str, key: str, make: Callable[[Path, Path], None]) -> Path:

@@ -1,7 +1,7 @@
 """Runs a command to its end."""
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.cluster.machine.errors import CommandFailed
@@ -21,3 +21,24 @@ def run(
     if check and done.returncode:
         raise CommandFailed(words, done.returncode, done.stdout + done.stderr)
     return done.stdout
+
+
+def follow(
+    command: Sequence[str | Path], each: Callable[[str], None], *, cwd: Path | None = None, env: Mapping[str, str]
+) -> None:
+    """Run `command` and give each line that it writes to `each` at once. Raises CommandFailed."""
+    words = [str(word) for word in command]
+    lines: list[str] = []
+    with subprocess.Popen(
+        words, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            for line in process.stdout:
+                lines.append(line)
+                each(line.rstrip("\n"))
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise CommandFailed(words, process.returncode, "".join(lines))

@@ -9,13 +9,13 @@ layers that were not in it are unpacked.
 import json
 import os
 import shutil
-import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.machine import cache, node
 from tests.cluster.machine.commands import run
+from tests.cluster.machine.progress import step
 from tests.cluster.machine.sandbox import Sandbox
 from tests.cluster.machine.waiting import wait
 
@@ -61,7 +61,11 @@ def _identity(path: Path) -> str:
 
 
 def _make_template(archives: Sequence[Path], templates: Path, template: Path) -> None:
-    print(f"importing {', '.join(path.name for path in archives)} into containerd", file=sys.stderr)
+    with step(f"importing {', '.join(path.name for path in archives)} into containerd"):
+        _import(archives, templates, template)
+
+
+def _import(archives: Sequence[Path], templates: Path, template: Path) -> None:
     older = sorted((path for path in templates.iterdir() if path.is_dir()), key=_used, reverse=True)
     sandbox = Sandbox(cache.folder() / "run")
     try:

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import sys
 from functools import partial
 from pathlib import Path
 
 from tests.cluster import archive
 from tests.cluster.machine import cache
 from tests.cluster.machine.commands import run
+from tests.cluster.machine.progress import say
 
 PAUSE = "docker.io/library/pause:test"
 BUSYBOX = "docker.io/library/busybox:test"
@@ -22,7 +22,7 @@ def tools_image() -> Path:
 
 
 def _make(binary: Path, into: Path, work: Path) -> None:
-    print("making the images of pause and busybox", file=sys.stderr)
+    say("making the images of pause and busybox")
     root, layer = work / "root", work / "layer.tar"
     for folder, mode in (("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777)):
         (root / folder).mkdir(parents=True)

