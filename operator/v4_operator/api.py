@@ -84,30 +84,33 @@ class Api:
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Any:
         """Make an object that does not exist. Raises ApiError, of status 409 where it does."""
-        path = resource.path(body["metadata"]["namespace"])
-        return await self._write("POST", "create", resource, path, body)
+        metadata = body["metadata"]
+        path = resource.path(metadata["namespace"])
+        return await self._write("POST", "create", resource, metadata["name"], path, body)
 
     async def replace(self, resource: Resource, body: Mapping[str, Any]) -> Any:
         """Write a whole object, if it is still of the body's resourceVersion. Raises ApiError."""
-        path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
-        return await self._write("PUT", "update", resource, path, body)
+        name = body["metadata"]["name"]
+        path = resource.path(body["metadata"]["namespace"], name)
+        return await self._write("PUT", "update", resource, name, path, body)
 
     async def apply(self, resource: Resource, body: Mapping[str, Any]) -> Any:
         """Server-side apply, forced: fields of `body` become ours, former fields of ours go. Raises ApiError."""
-        path = resource.path(body["metadata"]["namespace"], body["metadata"]["name"])
+        name = body["metadata"]["name"]
+        path = resource.path(body["metadata"]["namespace"], name)
         query = {"fieldManager": MANAGER, "force": "true"}
-        return await self._write("PATCH", "apply", resource, path, body, query, "application/apply-patch+yaml")
+        return await self._write("PATCH", "apply", resource, name, path, body, query, "application/apply-patch+yaml")
 
     async def patch_status(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> Any:
         """Merge `patch` into an object's status. Raises ApiError."""
         path = resource.path(namespace, name, "status")
         query = {"fieldManager": MANAGER}
-        return await self._write("PATCH", "patch", resource, path, patch, query, "application/merge-patch+json")
+        return await self._write("PATCH", "patch", resource, name, path, patch, query, "application/merge-patch+json")
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> Any:
         """Delete this very object; what it owns goes after it. Raises ApiError."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
-        return await self._write("DELETE", "delete", resource, resource.path(namespace, name), body)
+        return await self._write("DELETE", "delete", resource, name, resource.path(namespace, name), body)
 
     async def watch(
         self, path: str, query: Mapping[str, str], quiet_seconds: float, *, metadata_only: bool = False
@@ -116,7 +119,8 @@ class Api:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=quiet_seconds)
         accept = _METADATA_ONLY.format("") if metadata_only else "application/json"
         what = f"watch {path}"
-        response = await self._send("GET", path, {**query, "watch": "true"}, None, accept, "application/json", timeout)
+        watching = {**query, "watch": "true"}
+        response = await self._send(what, "GET", path, watching, None, accept, "application/json", timeout)
         try:
             with _mapped(what):
                 while line := await response.content.readline():
@@ -129,6 +133,7 @@ class Api:
         method: str,
         verb: str,
         resource: Resource,
+        name: str,
         path: str,
         body: Mapping[str, Any],
         query: Mapping[str, str] | None = None,
@@ -136,7 +141,8 @@ class Api:
     ) -> Any:
         self.guard()
         API_WRITES.labels(verb, resource.kind).inc()
-        return await self._answer(method, path, query, body, content_type=content_type)
+        what = f"{verb} {resource.kind} {name}"
+        return await self._answer(method, path, query, body, content_type=content_type, what=what)
 
     async def _answer(
         self,
@@ -147,14 +153,17 @@ class Api:
         *,
         accept: str = "application/json",
         content_type: str = "application/json",
+        what: str = "",  # for messages; empty = method and path
     ) -> Any:
         timeout = _READ if method == "GET" else _WRITE
-        response = await self._send(method, path, query, body, accept, content_type, timeout)
-        with _mapped(f"{method} {path}"):
+        what = what or f"{method} {path}"
+        response = await self._send(what, method, path, query, body, accept, content_type, timeout)
+        with _mapped(what):
             return json.loads(await response.read())
 
     async def _send(
         self,
+        what: str,
         method: str,
         path: str,
         query: Mapping[str, str] | None,
@@ -163,7 +172,6 @@ class Api:
         content_type: str,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own, with several limits
     ) -> aiohttp.ClientResponse:
-        what = f"{method} {path}"
         with _mapped(what):
             request = await self._client.param_serialize(
                 method,

@@ -15,9 +15,14 @@
 What a person can change becomes a condition of the V4Deployment; everything else is tried again, ever less often.
 """
 
+import re
 from typing import Any
 
 from v4_core.errors import V4Error
+
+# Refusals of a request's content that the API server answers as if it had failed itself: an apply whose object has a
+# field of another type, an unknown one, or two items of one key is a 500; an admission webhook chooses its own status.
+_OF_THE_CONTENT = re.compile(r"failed to create typed (patch|live) object|admission webhook .* denied the request")
 
 
 class OperatorError(V4Error):
@@ -36,11 +41,14 @@ class ApiError(OperatorError):
         self.status = status  # HTTP; 0 = no answer
         self.reason: str = str(details.get("reason") or "")  # e.g. AlreadyExists
         self.causes = [str(cause.get("reason")) for cause in (details.get("details") or {}).get("causes") or []]
-        super().__init__(f"{what}: {details.get('message') or self.reason or f'HTTP {status}'}")
+        self.words = str(details.get("message") or self.reason or f"HTTP {status}")  # the API server's own
+        super().__init__(f"{what}: {self.words}")
 
     @property
     def passing(self) -> bool:
         """Whether the same request may succeed a little later without anybody changing anything."""
+        if _OF_THE_CONTENT.search(self.words):
+            return False
         return self.status in (0, 401, 408, 409, 429) or self.status >= 500 or "NamespaceTerminating" in self.causes
 
 

@@ -16,6 +16,7 @@ from v4_operator.apply import Applier
 from v4_operator.cache import Children, Key, Parents, key_of
 from v4_operator.discovery import Discovery
 from v4_operator.errors import EVENT, ApiError, OperatorError
+from v4_operator.failures import Failures
 from v4_operator.fleet import Fleets
 from v4_operator.metrics import ERRORS, RECONCILE_SECONDS, TIME_TO_READY
 from v4_operator.readiness import Readiness
@@ -48,7 +49,7 @@ class Reconciler:
         self._parents, self._children = parents, children
         self._applier = Applier(api, discovery, children)
         self._plan = planner
-        self._readiness = Readiness()
+        self._readiness, self._failures = Readiness(), Failures()
 
     async def reconcile(self, key: Key) -> float | None:
         """Look at one V4Deployment; the seconds after which to look again, or None. Raises OperatorError."""
@@ -56,6 +57,7 @@ class Reconciler:
         parent = self._parents.get(key)
         if parent is None or _is_leaving(parent):
             self._readiness.forget(key)
+            self._failures.forget(key)
             return None
         with RECONCILE_SECONDS.time():
             try:
@@ -73,7 +75,9 @@ class Reconciler:
         errors = await self._applier.apply(plan.objects, lambda: self._wanted(key, v4d.uid))
         if self._wanted(key, v4d.uid):
             errors += await self._applier.prune(plan.prune)
-            await self._write_status(parent, with_errors(plan.status, old, errors, v4d.generation, now), now)
+            stuck = self._failures.look(key, errors, now)
+            status = with_errors(plan.status, old, errors, v4d.generation, now, stuck=stuck)
+            await self._write_status(parent, status, now)
         if errors:
             failure = OperatorError("; ".join(map(str, errors)))
             failure.kind = errors[0].kind

@@ -4,7 +4,7 @@ The plan makes the whole status. Only what the plan cannot know is added here: t
 objects could not be written.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -56,20 +56,28 @@ def refused(old: Json, generation: int, reason: str, message: str, now: datetime
 
 
 def with_errors(
-    status: Json, old: Json, errors: Iterable[OperatorError], generation: int, now: datetime
+    status: Json, old: Json, errors: Sequence[OperatorError], generation: int, now: datetime, *, stuck: bool = False
 ) -> dict[str, Any]:
-    """`status`, Degraded if an error among `errors` is one that stays until somebody acts."""
-    lasting = [error for error in errors if _lasts(error)]
-    if not lasting:
+    """`status`, Degraded if an error among `errors` is one that stays until somebody acts.
+
+    `stuck`: errors that should pass have not passed for so long that they are told of as well.
+    """
+    told = [text for error in errors if (text := _told(error, stuck))]
+    if not told:
         return dict(status)
-    reason = "NameTaken" if any(isinstance(error, NameTaken) for error in lasting) else "ApplyFailed"
-    degraded = Condition("Degraded", True, reason, "; ".join(map(str, lasting)))
+    reason = "NameTaken" if any(isinstance(error, NameTaken) for error in errors) else "ApplyFailed"
+    before = _by_type(status.get("conditions") or ()).get("Degraded", {})
+    known = [before["message"]] if before.get("status") == "True" else []
+    degraded = Condition("Degraded", True, reason, "; ".join([*told, *known]))
     others = [condition for condition in status.get("conditions", ()) if condition["type"] != "Degraded"]
     return {**status, "conditions": [*others, *written([degraded], old.get("conditions") or (), generation, now)]}
 
 
-def _lasts(error: OperatorError) -> bool:
-    return isinstance(error, NameTaken | KindMissing) or (isinstance(error, ApiError) and not error.passing)
+def _told(error: OperatorError, stuck: bool) -> str:
+    """What status says of an error; empty while it may pass by itself."""
+    if isinstance(error, NameTaken | KindMissing) or (isinstance(error, ApiError) and not error.passing):
+        return str(error)
+    return f"{error} (tried again for over a minute)" if stuck and isinstance(error, ApiError) else ""
 
 
 def transitions(old: Json, new: Json) -> list[Transition]:

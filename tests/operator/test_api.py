@@ -91,6 +91,21 @@ async def test_refusals(server: FakeServer, api: Api, answer: Any, passing: bool
     assert info.value.passing is passing
 
 
+async def test_a_refused_write_names_its_object_and_the_servers_words(server: FakeServer, api: Api) -> None:
+    server.fault = lambda _: status(422, "Invalid", "spec.x: Invalid value")
+    writes = {
+        "create": api.create(CONFIG_MAPS, BODY),
+        "update": api.replace(CONFIG_MAPS, BODY),
+        "apply": api.apply(CONFIG_MAPS, BODY),
+        "delete": api.delete(CONFIG_MAPS, "n", "a", "u"),
+        "patch": api.patch_status(CONFIG_MAPS, "n", "a", {}),
+    }
+    for verb, write in writes.items():
+        with pytest.raises(ApiError) as info:
+            await write
+        assert (str(info.value), info.value.passing) == (f"{verb} ConfigMap a: spec.x: Invalid value", False)
+
+
 async def test_no_server_at_all(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(
         json.dumps(

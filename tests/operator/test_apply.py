@@ -165,7 +165,7 @@ async def test_a_version_that_the_server_no_longer_has_is_noticed(cluster: Clust
     del cluster.server.kinds["v1"]
     cluster.server.fault = lambda r: status(404, "NotFound") if r.method == "PATCH" else None
     errors = await cluster.apply(desired("a", data={"x": "2"}))
-    assert [str(error) for error in errors] == [f"PATCH {A}: NotFound"]
+    assert [str(error) for error in errors] == ["apply ConfigMap a: NotFound"]
     errors = await cluster.apply(desired("a", data={"x": "2"}))
     assert [type(error) for error in errors] == [KindMissing]
 
@@ -197,5 +197,5 @@ async def test_pruning_spares_an_object_that_took_the_name_and_tells_what_failed
     await cluster.server.put(A, {"metadata": {"namespace": "n", "name": "a"}})
     cluster.server.fault = lambda r: status(403, "Forbidden", "no") if r.path.endswith("/b") else None
     errors = await cluster.applier.prune(live)
-    assert [str(error) for error in errors] == ["DELETE /api/v1/namespaces/n/configmaps/b: no"]
+    assert [str(error) for error in errors] == ["delete ConfigMap b: no"]
     assert A in cluster.server.objects

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.operator.conftest import until
 from tests.operator.fake_server import FakeServer, status
 from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER
+from v4_operator import failures
 from v4_operator import runtime as module
 from v4_operator.api import Api
 from v4_operator.config import OperatorConfig
@@ -241,6 +243,28 @@ async def test_errors_of_the_server_are_waited_for(operator: Operator) -> None:
     operator.server.fault = lambda _: None
     await until(lambda: operator.condition("Ready").get("status") == "True")
     assert operator.condition("Degraded") == {}, "nothing that anybody must act on"
+
+
+async def test_what_the_server_refuses_for_good_stands_in_status_until_it_is_put_right(operator: Operator) -> None:
+    words = "failed to create typed patch object (n/d; v1, Kind=ConfigMap): .data.decode: expected string"
+    operator.server.fault = lambda r: status(500, "", words) if r.path == CHILD and r.method == "PATCH" else None
+    await operator.put()
+    await until(lambda: operator.condition("Degraded").get("reason") == "ApplyFailed")
+    assert operator.condition("Degraded")["message"] == f"apply ConfigMap d: {words}"
+    operator.server.fault = lambda _: None
+    await operator.put(2)
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    assert operator.condition("Degraded") == {}
+
+
+async def test_errors_that_do_not_pass_are_told(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_PATIENCE", timedelta(seconds=1))
+    operator.server.fault = lambda r: status(500, "", "etcd") if r.path == CHILD and r.method == "PATCH" else None
+    await operator.put()
+    await until(lambda: operator.status)
+    assert operator.condition("Degraded") == {}
+    await until(lambda: operator.condition("Degraded").get("reason") == "ApplyFailed")
+    assert operator.condition("Degraded")["message"] == "apply ConfigMap d: etcd (tried again for over a minute)"
 
 
 async def test_an_event_that_cannot_be_written_hinders_nothing(

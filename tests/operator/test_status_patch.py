@@ -72,6 +72,14 @@ def test_a_refused_spec_keeps_what_is_known_of_what_runs() -> None:
 
 
 FORBIDDEN = ApiError("PATCH /x", 403, {"message": "no rights"})
+# Words of API servers, 1.20 to 1.36; none of these answers has a reason.
+OF_1_20 = 'failed to create typed patch object: .spec.template.spec.containers[name="a"].env[name="X"].value: expected'
+UNTYPED = (
+    "failed to create typed patch object (n/a; apps/v1, Kind=Deployment): errors: .spec.volumes: duplicate entries"
+)
+UNTYPED_LIVE = "failed to create typed live object (n/a; apps/v1, Kind=Deployment): errors: .spec.volumes: duplicate"
+DENIED = 'admission webhook "policy.example.com" denied the request: no team label'
+NO_WEBHOOK = 'Internal error occurred: failed calling webhook "x": Post "https://x.svc": no endpoints available'
 
 
 @pytest.mark.parametrize(
@@ -85,6 +93,12 @@ FORBIDDEN = ApiError("PATCH /x", 403, {"message": "no rights"})
         ([FORBIDDEN], "ApplyFailed", "PATCH /x: no rights"),
         ([ApiError("PATCH /x", 422, {"reason": "Invalid"})], "ApplyFailed", "PATCH /x: Invalid"),
         ([KindMissing("no PDB")], "ApplyFailed", "no PDB"),
+        ([ApiError("apply x", 400, {"message": "cannot unmarshal"})], "ApplyFailed", "apply x: cannot unmarshal"),
+        ([ApiError("apply x", 500, {"message": OF_1_20})], "ApplyFailed", f"apply x: {OF_1_20}"),
+        ([ApiError("apply x", 500, {"message": UNTYPED})], "ApplyFailed", f"apply x: {UNTYPED}"),
+        ([ApiError("apply x", 500, {"message": UNTYPED_LIVE})], "ApplyFailed", f"apply x: {UNTYPED_LIVE}"),
+        ([ApiError("apply x", 503, {"message": DENIED})], "ApplyFailed", f"apply x: {DENIED}"),
+        ([ApiError("apply x", 500, {"message": NO_WEBHOOK}), ApiError("apply x", 504), ApiError("x", 408)], None, ""),
         ([Leaving("soon"), FORBIDDEN, NameTaken("taken")], "NameTaken", "PATCH /x: no rights; taken"),
     ],
 )
@@ -100,6 +114,19 @@ def test_only_what_somebody_must_act_on_degrades(errors: list[OperatorError], re
     assert degraded["observedGeneration"] == 3
     again = with_errors(status, new, errors, 3, datetime.now(UTC))
     assert again == new, "its time is that of its beginning"
+
+
+def test_an_error_that_should_pass_and_does_not_is_told() -> None:
+    errors = [Leaving("soon"), ApiError("apply x", 500, {"message": NO_WEBHOOK})]
+    (degraded,) = with_errors({}, {}, errors, 3, NOW, stuck=True)["conditions"]
+    told = f"apply x: {NO_WEBHOOK} (tried again for over a minute)"
+    assert (degraded["status"], degraded["reason"], degraded["message"]) == ("True", "ApplyFailed", told)
+
+
+def test_a_refusal_does_not_hide_what_else_is_wrong() -> None:
+    status = {"conditions": [condition("Degraded", "True", "Crashing", message="pod a crashes")]}
+    (degraded,) = with_errors(status, {}, [FORBIDDEN], 3, NOW)["conditions"]
+    assert degraded["message"] == "PATCH /x: no rights; pod a crashes"
 
 
 def test_long_messages_are_cut() -> None:
