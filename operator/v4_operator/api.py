@@ -82,6 +82,16 @@ class Api:
         accept = _METADATA_ONLY.format("List") if metadata_only else "application/json"
         return await self._answer("GET", path, query, accept=accept)
 
+    async def exists(self, resource: Resource, namespace: str, name: str) -> bool:
+        """Whether the server has an object; its content does not travel. Raises ApiError."""
+        try:
+            await self._answer("GET", resource.path(namespace, name), accept=_METADATA_ONLY.format(""))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Any:
         """Make an object that does not exist. Raises ApiError, of status 409 where it does."""
         metadata = body["metadata"]

@@ -53,9 +53,11 @@ def _last_error(live: Live) -> str:
     pods = [pod for pod in live.of("Pod") if label(pod, ROLE_LABEL) == DOWNLOAD]
     failed = [pod for pod in pods if pod.get("status", {}).get("phase") == "Failed"]
     newest = max(failed, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default={})
-    for status in newest.get("status", {}).get("containerStatuses") or ():
-        ended = (status.get("state") or {}).get("terminated") or {}
-        return str(ended.get("message") or ended.get("reason") or "")
+    status = newest.get("status", {})
+    for each in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        ended = (each.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):  # injected containers, which others bring along, may have ended well
+            return str(ended.get("message") or ended.get("reason") or "")
     return ""
 
 

@@ -19,10 +19,12 @@ from v4_operator.errors import EVENT, ApiError, OperatorError
 from v4_operator.failures import Failures
 from v4_operator.fleet import Fleets
 from v4_operator.metrics import ERRORS, RECONCILE_SECONDS, TIME_TO_READY
+from v4_operator.needs import Need
 from v4_operator.readiness import Readiness
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.spec import Json, SpecError, V4Deployment, parse
 from v4_operator.status_patch import merge_patch, refused, transitions, with_errors
+from v4_operator.troubles import unmet
 from v4_operator.watch import Watches
 
 log = logging.getLogger(__name__)
@@ -70,7 +72,8 @@ class Reconciler:
     async def _bring_about(self, key: Key, parent: Json, v4d: V4Deployment) -> float | None:
         fleets = await self._fleets.ask(self._children.of(key, v4d.uid))
         now, old = datetime.now(UTC), parent.get("status") or {}
-        observed = Observed(now, self._children.of(key, v4d.uid), fleets, old)  # as it is by now
+        absent = await self._absent(key, v4d.uid, now)
+        observed = Observed(now, self._children.of(key, v4d.uid), fleets, old, absent)  # as it is by now
         plan = self._plan(v4d, observed, self._settings())
         errors = await self._applier.apply(plan.objects, lambda: self._wanted(key, v4d.uid))
         if self._wanted(key, v4d.uid):
@@ -83,6 +86,19 @@ class Reconciler:
             failure.kind = errors[0].kind
             raise failure from errors[0]
         return plan.requeue_seconds
+
+    async def _absent(self, key: Key, uid: str, now: datetime) -> frozenset[Need]:
+        """Of what pods that do not start need, what does not exist. What cannot be asked for counts as there."""
+        pods = [child for child in self._children.of(key, uid) if child["kind"] == "Pod"]
+        found = set()
+        for need in unmet(pods, now):
+            try:
+                resource = await self._discovery.resource("v1", need.kind)
+                if not await self._api.exists(resource, key.namespace, need.name):
+                    found.add(need)
+            except ApiError as error:
+                log.warning("%s: cannot tell whether %s exists: %s", key, need, error)
+        return frozenset(found)
 
     def _settings(self) -> Settings:
         features = self._discovery.features

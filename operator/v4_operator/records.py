@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from v4_core.logs import LogFormat
+from v4_operator.needs import Need
 from v4_operator.spec import Json
 
 
@@ -34,6 +35,7 @@ class Observed:
     children: Sequence[Json] = ()  # every live object with this V4Deployment's label, pods too
     fleets: Sequence[Json] = ()  # what each reachable router answers at /fleet
     status: Json = field(default_factory=dict)  # of the V4Deployment, as it was written last
+    absent: frozenset[Need] = frozenset()  # what pods that do not start need and the API server does not have
 
 
 @dataclass(frozen=True)

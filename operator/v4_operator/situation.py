@@ -114,8 +114,8 @@ class Situation:
     @cached_property
     def troubles(self) -> list[Trouble]:
         """What keeps pods from being created, or from being ready."""
-        deployments = [*self.deployments, *([self.router] if self.router else [])]
-        return [*refused_pods(deployments), *pod_troubles(self.pods, self.live.observed.now)]
+        deployments, observed = [*self.deployments, *([self.router] if self.router else [])], self.live.observed
+        return [*refused_pods(deployments), *pod_troubles(self.pods, observed.now, observed.absent)]
 
     @cached_property
     def workers_stalled(self) -> bool:

@@ -9,8 +9,9 @@ from v4_operator.conditions import Condition
 from v4_operator.deadline import ready_since
 from v4_operator.live import count, holds, replicas
 from v4_operator.rollout import Wish, outage
+from v4_operator.router_objects import ROUTER
 from v4_operator.situation import Situation
-from v4_operator.troubles import Trouble
+from v4_operator.troubles import Trouble, initializing
 
 OUTAGE = "Outage"  # reason: nothing serves, as was asked for
 
@@ -46,12 +47,14 @@ def _why_not_ready(now: Situation) -> tuple[str, str]:
     if not now.startable:
         return "ModelNotFetched", f"Job {now.download.job} has not fetched the model yet"
     if not now.current.ready.pairs:
-        return "WorkersNotReady", f"no pair of workers is ready: {_counts(now)}"
+        slow = initializing(now.worker_pods)
+        return "WorkersNotReady", f"no pair of workers is ready: {_counts(now)}{f'; {slow}' if slow else ''}"
     if now.fleet.answers and not now.fleet.served(now.revision):
         error = now.fleet.error(now.revision)
         return "NotProbed", f"no token went through prefill, transfer and decode yet{f': {error}' if error else ''}"
     if not count(now.router, "readyReplicas"):
-        return "RouterNotReady", "no router is ready"
+        slow = initializing(now.live.pods_of(ROUTER))
+        return "RouterNotReady", f"no router is ready{f': {slow}' if slow else ''}"
     return "NotProbed", "no router can be asked at its monitoring port whether the current revision serves"
 
 

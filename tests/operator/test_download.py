@@ -133,7 +133,8 @@ def test_a_failure_is_told_with_the_words_of_job_and_pod() -> None:
         ended = {"name": "fetch", "state": {"terminated": {"exitCode": 1, "message": words}}}
         created = f"2026-01-01T00:00:0{number}Z"
         metadata = {**pod["metadata"], "name": f"fetch-{number}", "creationTimestamp": created}
-        status = {"phase": "Failed", "containerStatuses": [ended]}
+        injected = {"name": "proxy", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
+        status = {"phase": "Failed", "initContainerStatuses": [injected], "containerStatuses": [injected, ended]}
         world.objects["Pod", f"fetch-{number}"] = {**pod, "metadata": metadata, "status": status}
     world.reconcile()
     assert world.condition("Progressing")["message"].endswith("its last attempt ended with: 401: a token is needed")

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.operator.conftest import until
 from tests.operator.fake_server import FakeServer, status
@@ -265,6 +266,33 @@ async def test_errors_that_do_not_pass_are_told(operator: Operator, monkeypatch:
     assert operator.condition("Degraded") == {}
     await until(lambda: operator.condition("Degraded").get("reason") == "ApplyFailed")
     assert operator.condition("Degraded")["message"] == "apply ConfigMap d: etcd (tried again for over a minute)"
+
+
+async def test_what_pods_that_do_not_start_need_is_looked_for(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ("there", "secret-keys", "forbidden")
+    pod = config_map(_v4d("")) | {"kind": "Pod"}
+    pod["metadata"] |= {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": []}
+    pod["spec"] = {"volumes": [{"name": name, "secret": {"secretName": name}} for name in names]}
+    creating = {"name": "c", "ready": False, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod["status"] = {"startTime": "2026-01-01T00:00:00Z", "containerStatuses": [creating]}
+    secrets = "/api/v1/namespaces/n/secrets"
+    await operator.server.put(f"{secrets}/there", {"metadata": {"namespace": "n", "name": "there"}})
+    await operator.server.put("/api/v1/namespaces/n/pods/p", pod)
+    accepted = set()
+
+    def fault(request: web.Request) -> web.Response | None:
+        if request.path.startswith(f"{secrets}/"):
+            accepted.add(request.headers["Accept"])
+        return status(403, "Forbidden", "no") if request.path.endswith("/forbidden") else None
+
+    operator.server.fault = fault
+    await operator.put()
+    await until(lambda: operator.planner.seen)
+    assert operator.planner.seen[-1][1].absent == {("Secret", "secret-keys")}
+    assert accepted == {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}, "no content of Secrets"
+    assert "n/d: cannot tell whether Secret forbidden exists: GET" in caplog.text
 
 
 async def test_an_event_that_cannot_be_written_hinders_nothing(

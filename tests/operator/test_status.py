@@ -9,7 +9,8 @@ from tests.operator.world import START, Obj, World, text
 from v4_operator.capacity import planned
 from v4_operator.conditions import Condition, written
 from v4_operator.fleet_view import FleetView
-from v4_operator.troubles import pod_troubles
+from v4_operator.needs import Need
+from v4_operator.troubles import pod_troubles, unmet
 
 
 def verdict(world: World, kind: str) -> tuple[str, str]:
@@ -193,6 +194,22 @@ def unscheduled(message: str) -> Obj:
     return {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
 
 
+def init(state: Obj, last: Obj | None = None) -> Obj:
+    """A pod whose first init container is in this state; kubelet says of all behind it that they wait for it."""
+    behind = {"ready": False, "state": {"waiting": {"reason": "PodInitializing"}}}
+    first = {"name": "istio-init", "ready": False, "state": state, "lastState": last or {}}
+    return {
+        "initContainerStatuses": [first, {"name": "vault", **behind}],
+        "containerStatuses": [{"name": "decode", **behind}],
+        "startTime": text(START),
+    }
+
+
+def sidecar(state: Obj, last: Obj | None = None) -> Obj:
+    worker = {"name": "decode", "ready": True, "state": {"running": {}}, "lastState": {}}
+    return {"containerStatuses": [worker, {"name": "proxy", "ready": False, "state": state, "lastState": last or {}}]}
+
+
 KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
 FAILED = {"terminated": {"exitCode": 2, "message": "bad\nflag"}}
 CREATING = {**waiting("ContainerCreating"), "startTime": text(START)}
@@ -205,7 +222,24 @@ TROUBLES: list[tuple[Obj, int, str, str]] = [
     (container({"running": {}}, FAILED), 5, "Crashing", "exit code 2"),
     (CREATING, 90, "NotStarted", "Secret mine"),
     (CREATING, 30, "", ""),
-]
+    (waiting("PostStartHookError", "hook"), 5, "ContainerFailed", "container decode: hook"),
+    (init({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling istio"}}), 5, "ImagePullFailed",
+     "pod demo-1, init container istio-init: Back-off pulling istio"),
+    (init({"waiting": {"reason": "CrashLoopBackOff"}}, FAILED), 5, "Crashing",
+     "pod demo-1, init container istio-init ended with exit code 2: bad"),
+    (init({"terminated": {"exitCode": 3, "reason": "Error"}}), 5, "Crashing",
+     "istio-init ended with exit code 3: Error"),
+    (init({"running": {}}, KILLED), 5, "OutOfMemory", "istio-init was killed for memory: raise its limit"),
+    (init({"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "v"'}}), 5, "ConfigurationMissing",
+     'init container istio-init: secret "v"'),
+    (init({"waiting": {"reason": "PodInitializing"}}), 30, "", ""),
+    (init({"waiting": {"reason": "PodInitializing"}}), 90, "NotStarted", "Secret mine"),
+    (init({"running": {}}), 90, "", ""),
+    (sidecar({"waiting": {"reason": "ErrImagePull", "message": "no proxy"}}), 5, "ImagePullFailed",
+     "container proxy: no proxy"),
+    (sidecar({"waiting": {"reason": "CrashLoopBackOff"}}, FAILED), 5, "Crashing",
+     "container proxy ended with exit code 2"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("status", "seconds", "reason", "words"), TROUBLES)
@@ -219,6 +253,76 @@ def test_troubles_of_pods(status: Obj, seconds: int, reason: str, words: str) ->
     found = pod_troubles([pod], START + timedelta(seconds=seconds))
     assert [trouble.reason for trouble in found] == ([reason] if reason else [])
     assert words in "".join(trouble.message for trouble in found)
+
+
+def test_a_failure_of_one_pool_does_not_hide_that_of_another() -> None:
+    """Both crash, each by another container; of a pool's pods the first speaks."""
+    world = World({"decode": {"replicas": 2}})
+    world.reconcile()
+    world.tick()
+    crashed = {"waiting": {"reason": "CrashLoopBackOff"}}
+    for pod in world.pods(role="decode"):
+        pod["status"] |= init(crashed, {"terminated": {"exitCode": 1, "message": "no vault"}})
+    for pod in world.pods(role="prefill"):
+        pod["status"] |= container(crashed, FAILED)
+    world.reconcile()
+    degraded = world.condition("Degraded")
+    first = min(pod["metadata"]["name"] for pod in world.pods(role="decode"))
+    assert degraded["reason"] == "Crashing"
+    assert f"pod {first}, init container istio-init ended with exit code 1: no vault" in degraded["message"]
+    assert degraded["message"].count("exit code") == 2
+
+
+def test_who_waits_for_an_init_container_says_so() -> None:
+    """It may run for ever, as one that asks a vault which does not answer."""
+    world = World()
+    world.reconcile()
+    world.tick()
+    (pod,) = world.pods(role="decode")
+    pod["status"] |= init({"running": {}})
+    world.reconcile()
+    waits = f"pod {pod['metadata']['name']} waits for its init container istio-init to end"
+    assert world.condition("Ready")["message"].endswith(waits)
+    pod["spec"]["initContainers"] = [{"name": "istio-init", "restartPolicy": "Always"}]
+    world.reconcile()
+    assert "init container" not in world.condition("Ready")["message"], "a sidecar is there to run"
+
+
+VOLUMES: list[Obj] = [
+    {"name": "a", "secret": {"secretName": "keys"}},
+    {"name": "b", "secret": {"secretName": "token"}},
+    {"name": "c", "secret": {"secretName": "extra", "optional": True}},
+    {"name": "d", "configMap": {"name": "policy"}},
+    {"name": "e", "persistentVolumeClaim": {"claimName": "weights"}},
+    {"name": "f", "projected": {"sources": [{"secret": {"name": "tls"}}, {"serviceAccountToken": {}}]}},
+    {"name": "g", "hostPath": {"path": "/m"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("absent", "says"),
+    [
+        ({Need("Secret", "keys")}, "for over a minute: Secret keys does not exist; create it"),
+        (
+            {Need("Secret", "tls"), Need("ConfigMap", "policy"), Need("Secret", "of another pod")},
+            "for over a minute: ConfigMap policy and Secret tls do not exist; create them",
+        ),
+        (
+            set(),
+            "it needs Secret keys, Secret token, ConfigMap policy, PersistentVolumeClaim weights, Secret tls, "
+            "host path /m; `kubectl describe pod demo-1` says what is missing",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(absent: set[Need], says: str) -> None:
+    metadata = {"name": "demo-1", "creationTimestamp": text(START)}
+    pod = {"kind": "Pod", "metadata": metadata, "spec": {"volumes": VOLUMES}, "status": CREATING}
+    now = START + timedelta(seconds=90)
+    (trouble,) = pod_troubles([pod], now, absent)
+    assert says in trouble.message
+    named = [("Secret", "keys"), ("Secret", "token"), ("ConfigMap", "policy"), ("Secret", "tls")]
+    assert unmet([pod], now) == {*named, ("PersistentVolumeClaim", "weights")}
+    assert unmet([pod], START) == set(), "most pods start soon, and nothing is asked for them"
 
 
 def test_a_pod_that_is_ready_again_is_no_trouble() -> None:
