@@ -1,13 +1,18 @@
 """The revisions of workers that exist, as the rollout counts them. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
-from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
+from v4_core.kubernetes import GROUP, REVISION_LABEL, ROLE_LABEL
 from v4_operator.fleet_view import FleetView
 from v4_operator.live import Live, condition, count, holds, label, leaving, moment, replicas
 from v4_operator.rollout import NONE, Generation, Size
 from v4_operator.spec import Json
+
+# On Deployments of workers, "true": all pods of the revision were once ready. Their controller says so only until the
+# template changes for the next time.
+COMPLETED_ANNOTATION = f"{GROUP}/completed"
 
 # A pod that is still there so long after its grace period is on a node that nobody hears of.
 _LOST_AFTER = timedelta(seconds=60)
@@ -23,6 +28,15 @@ def generations(live: Live, fleet: FleetView) -> dict[str, Generation]:
 def deployments_of(live: Live, revision: str) -> list[Json]:
     """Worker Deployments of one revision."""
     return [deployment for deployment in live.workers if label(deployment, REVISION_LABEL) == revision]
+
+
+def remembered(deployment: Json, seen: Mapping[str, Generation]) -> dict[str, Any]:
+    """A desired Deployment of workers; of a revision that was once complete it says so from then on."""
+    generation, metadata = seen.get(label(deployment, REVISION_LABEL)), deployment["metadata"]
+    if generation is None or not generation.settled:
+        return dict(deployment)
+    annotations = {**metadata.get("annotations", {}), COMPLETED_ANNOTATION: "true"}
+    return {**deployment, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _generation(live: Live, fleet: FleetView, revision: str) -> Generation:
@@ -57,7 +71,9 @@ def _total(counts: Iterable[tuple[str, int]]) -> Size:
 
 
 def _settled(deployment: Json) -> bool:
-    """Whether all its pods were once ready: the Deployment's controller never takes that back."""
+    """Whether all its pods were once ready, of the template as it is or of one before."""
+    if (deployment["metadata"].get("annotations") or {}).get(COMPLETED_ANNOTATION) == "true":
+        return True
     return condition(deployment, "Progressing").get("reason") == "NewReplicaSetAvailable"
 
 

@@ -13,7 +13,7 @@ from v4_operator.check import check
 from v4_operator.compare import create_only
 from v4_operator.download import download, download_objects, outdated_jobs
 from v4_operator.fleet_view import FleetView
-from v4_operator.generations import generations
+from v4_operator.generations import generations, remembered
 from v4_operator.images import router_image, worker_image
 from v4_operator.live import Live, kept, label
 from v4_operator.policies import disruption_budgets, network_policies
@@ -98,10 +98,9 @@ def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
         for deployment in now.live.workers
         if (name := label(deployment, REVISION_LABEL)) in sizes and name != now.revision
     ]
-    if now.revision not in sizes:
-        return old
     made = Workers(now.v4d, settings, now.image, now.revision)
-    return [*old, *made.deployments(sizes[now.revision])]
+    new = made.deployments(sizes[now.revision]) if now.revision in sizes else []
+    return [remembered(deployment, now.generations) for deployment in (*old, *new)]
 
 
 def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:

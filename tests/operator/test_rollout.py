@@ -348,6 +348,32 @@ def test_replace_with_one_of_each_states_the_outage(change: dict[str, Any], kept
     assert (first in world.revisions()) is kept
 
 
+def test_an_old_revision_in_the_middle_of_a_change_of_its_pods_is_kept_though_none_is_ready() -> None:
+    """Its controller no longer says that it was complete, once the template has changed."""
+    world = World({"rollout": {"drainSeconds": 4}})
+    first = world.settle().status["revision"]
+    world.change({"decode": {"resources": {"requests": {"cpu": "2"}}}})
+    world.start_seconds = 1000
+    for _ in range(3):
+        world.reconcile()
+        world.tick()
+    for pod in world.pods(role="decode"):
+        world.kill(pod)  # its node dies
+    world.tick()
+    (decode,) = [d for d in world.of("Deployment") if d["metadata"]["name"] == f"demo-decode-{first}"]
+    assert decode["status"]["conditions"][0]["reason"] != "NewReplicaSetAvailable"
+    assert (world.ready_pairs(first), len(world.pods(role="decode"))) == (0, 1)
+    world.change({"model": {"revision": "b"}})
+    second = world.plan().status["revision"]
+    for _ in range(5):
+        world.reconcile()
+        assert world.sizes() == {f"demo-{role}-{each}": 1 for role in ("prefill", "decode") for each in (first, second)}
+        world.tick()
+    world.start_seconds = 3
+    world.settle()
+    assert world.revisions() == [second]
+
+
 def test_a_change_of_placement_is_a_new_revision() -> None:
     world = World({"prefill": {"replicas": 2}, "decode": {"replicas": 2}})
     world.settle()

@@ -369,12 +369,27 @@ def test_a_revision_that_never_served_does_not_still_serve() -> None:
 
 
 def test_a_change_of_pods_alone_tells_how_far_it_is() -> None:
+    """From its first look to its last, though the Deployment's controller no longer says that it was complete once."""
     world = World({"decode": {"replicas": 2}})
     world.settle()
     world.change({"decode": {"resources": {"requests": {"cpu": "2"}}}})
-    world.reconcile()
-    assert verdict(world, "Progressing") == ("True", "Updating")
-    assert "1 of 3 worker pods are as the spec has them" in world.condition("Progressing")["message"]
+    seen = []
+    while not seen or verdict(world, "Progressing") != ("False", "Complete"):
+        world.reconcile()
+        seen.append((*verdict(world, "Progressing"), world.condition("Progressing")["message"].partition("; ")[2]))
+        world.tick()
+    told = [f"{number} of 3 worker pods are as the spec has them" for number in (1, 2, 3)]
+    assert list(dict.fromkeys(seen)) == [*(("True", "Updating", text) for text in told), ("False", "Complete", "")]
+
+
+def test_a_revision_that_was_never_complete_is_being_created() -> None:
+    world = World()
+    seen = []
+    while not seen or seen[-1] != ("False", "Complete"):
+        world.reconcile()
+        seen.append(verdict(world, "Progressing"))
+        world.tick()
+    assert seen[0] == ("True", "Creating")
 
 
 def test_slots_of_workers_that_leave_are_not_reported() -> None:
