@@ -11,9 +11,11 @@ from itertools import chain
 from v4_core.profiles import PROFILES
 from v4_operator.accelerators import ACCELERATORS, CPU
 from v4_operator.fit import does_not_fit
+from v4_operator.name_checks import name_problems
 from v4_operator.pod_checks import pod_problems
 from v4_operator.problem import ENGINE_LACKS, INVALID_NAME, INVALID_SPEC, SERVER_LACKS, Problem
 from v4_operator.spec import Pool, Spec, V4Deployment
+from v4_operator.type_checks import type_problems
 
 Version = tuple[int, int]
 
@@ -26,7 +28,8 @@ def check(v4d: V4Deployment, server_version: Version) -> list[Problem]:
     """All problems; empty = it can run. `server_version` is (major, minor) of the API server."""
     spec = v4d.spec
     checks: tuple[Callable[[Spec], Iterator[Problem]], ...] = (_model, _cache, _devices, _sizes, _placement, _others)
-    found = [*_name(v4d), *chain.from_iterable(check(spec) for check in checks), *pod_problems(spec)]
+    found = [*_name(v4d), *name_problems(spec), *chain.from_iterable(check(spec) for check in checks)]
+    found += [*type_problems(spec)] or pod_problems(spec, server_version)
     fit = [] if found else does_not_fit(spec)  # sizes of what is wrong say nothing
     return [*found, *_server(spec, server_version), *_engine(spec), *fit]
 

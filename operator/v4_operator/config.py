@@ -1,16 +1,13 @@
 """The settings of one operator process. Reads no file and no environment: the command line builds it."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from v4_core.errors import ConfigError
 from v4_core.logs import LogFormat
+from v4_operator.syntax import IMAGE, KEY, LABEL, LABEL_VALUE
 
-_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
-_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PEER_KEYS = {"podSelector", "namespaceSelector", "ipBlock"}
 
 
@@ -38,13 +35,13 @@ class OperatorConfig:
         if bool(self.namespaces) == self.all_namespaces:
             raise ConfigError("give either --namespace, once for each namespace to serve, or --all-namespaces")
         for image in (self.worker_image, self.router_image):
-            if not image.strip():
-                raise ConfigError("an image is empty: give --worker-image and --router-image")
+            if not IMAGE.takes(image):
+                raise ConfigError(f"{image!r} is no image: give --worker-image and --router-image; {IMAGE.hint}")
         for name in (*self.namespaces, *filter(None, [self.lease_namespace]), *self.lease_name.split(".")):
-            if not _DNS_LABEL.fullmatch(name):
+            if not LABEL.takes(name):
                 raise ConfigError(f"{name!r} is no name of a namespace or Lease: lower-case letters, digits and '-'")
         for key, value in [*self.common_labels.items(), *self.operator_labels.items()]:
-            if not isinstance(value, str) or not _LABEL_KEY.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            if not isinstance(value, str) or not KEY.takes(key) or not LABEL_VALUE.takes(value):
                 raise ConfigError(f"{key}={value} is no label: at most 63 letters, digits, '-', '_' and '.' a side")
         for peer in self.scrape_from:
             if not peer or not peer.keys() <= _PEER_KEYS:

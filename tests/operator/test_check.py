@@ -67,6 +67,12 @@ def test_image_volumes_by_server_version(server: tuple[int, int], lacks: bool) -
     assert [problem.field for problem in found] == ["model.image"] * lacks
 
 
+@pytest.mark.parametrize(("server", "taken"), [((1, 31), False), ((1, 32), True)])
+def test_names_of_variables_by_server_version(server: tuple[int, int], taken: bool) -> None:
+    found = problems(manifest({"decode": {"pod": {"env": [{"name": "0.a b", "value": "c"}]}}}), server)
+    assert [problem.field for problem in found] == ["decode.pod.env"] * (not taken)
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize("kind", sorted(set(ACCELERATORS) - {"cpu"}))
 def test_the_number_of_devices_that_is_named_would_do(kind: str, role: WorkerRole) -> None:

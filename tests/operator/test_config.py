@@ -20,6 +20,7 @@ GOOD = OperatorConfig("worker:1", "router:1", namespaces=("a",))
         ({"namespaces": ("*",)}, "'\\*' is no name"),
         ({"worker_image": " "}, "--worker-image and --router-image"),
         ({"router_image": ""}, "--worker-image and --router-image"),
+        ({"router_image": "https://example.com/router:1"}, "'https://.* is no image: .* without a scheme"),
         ({"lease_namespace": "a_b"}, "'a_b' is no name"),
         ({"lease_name": ""}, "'' is no name"),
         ({"lease_name": "a..b"}, "'' is no name"),

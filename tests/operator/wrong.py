@@ -123,7 +123,117 @@ WRONG = [
     Wrong(
         "label of the operator", "prefill: {pod: {labels: {v4serve.dev/role: x}}}", "role.*key", "operator", "Reserved"
     ),
-    Wrong("label of spaces", "router: {pod: {labels: {team: a b}}}", "at most 63 letters", "operator"),
+    Wrong("label of spaces", "router: {pod: {labels: {team: a b}}}", "at most 63 letters", "schema"),
+    Wrong(
+        "claim of no name", "model: {pvc: {claimName: My_Claim}}", "model.pvc.claimName is 'My_Claim'; use", "schema"
+    ),
+    Wrong(
+        "path upwards", "model: {pvc: {claimName: w, path: ../../etc}}", "model.*'[.][.]'.*folder below|folder below"
+    ),
+    Wrong("path upwards, inside", "model: {image: {reference: 'w:1', path: a/../../b}}", "folder below"),
+    Wrong("path upwards, at last", "model: {hostPath: {path: /models/..}}", "'[.][.]'"),
+    Wrong("path from the top", "model: {pvc: {claimName: w, path: /etc}}", "model.pvc.path is '/etc'", "schema"),
+    Wrong("Secret of no name", "router: {apiKeysSecret: My Secret}", "router.apiKeysSecret is 'My Secret'", "schema"),
+    Wrong(
+        "names of a fetched model",
+        "model: {huggingFace: {repository: a/b, tokenSecret: A, claim: b_c, storageClass: d/e}}",
+        "model.huggingFace.(tokenSecret|claim|storageClass) is '(A|b_c|d/e)'",
+        "schema",
+    ),
+    Wrong("claim of no size", "model: {huggingFace: {repository: a/b, size: 0}}", "more than 0", "operator"),
+    Wrong(
+        "revision upwards",
+        "model: {huggingFace: {repository: a/b, revision: ..}}",
+        "revision is '..'; write",
+        "operator",
+    ),
+    Wrong("image with a scheme", "image: 'https://example.com/v4serve:1'", "^image is .*without a scheme", "operator"),
+    Wrong("image of spaces", "router: {image: my router}", "router.image is 'my router'", "operator"),
+    Wrong(
+        "image in capitals", "model: {image: {reference: Weights}}", "model.image.reference is 'Weights'", "operator"
+    ),
+    Wrong(
+        "names of a pod",
+        "decode: {pod: {priorityClassName: Top, runtimeClassName: a b, serviceAccountName: x_y}}",
+        "decode.pod.(priorityClassName|runtimeClassName|serviceAccountName) is '(Top|a b|x_y)'",
+        "schema",
+    ),
+    Wrong(
+        "pull secret of no name", "router: {pod: {imagePullSecrets: [{name: a_b}]}}", "imagePullSecrets is", "schema"
+    ),
+    Wrong("key of an annotation", "router: {service: {annotations: {a b: c}}}", "annotations is 'a b'", "operator"),
+    Wrong("key of a label", "decode: {pod: {nodeSelector: {-a: c}}}", "decode.pod.nodeSelector is '-a'", "operator"),
+    Wrong(
+        "unknown resource",
+        "decode: {resources: {requests: {cpus: 1}}}",
+        "requests names the resource 'cpus'",
+        "operator",
+    ),
+    Wrong("true for text", "prefill: {pod: {env: [{name: X, value: true}]}}", "env.0..value.*text, not True", "schema"),
+    Wrong(
+        "a variable twice",
+        "decode: {pod: {env: [{name: X, value: a}, {name: X, value: b}]}}",
+        "env has 2 items with name X",
+        "schema",
+    ),
+    Wrong("variable with =", "decode: {pod: {env: [{name: A=B, value: c}]}}", "the variable 'A=B'", "schema"),
+    Wrong("a volume twice", "router: {pod: {volumes: [{name: v}, {name: v}]}}", "volumes has 2 items", "schema"),
+    Wrong("volume of no name", "router: {pod: {volumes: [{name: My_Volume}]}}", "called 'My_Volume'", "schema"),
+    Wrong(
+        "two mounts at one place",
+        "router: {pod: {volumes: [{name: v}], volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /v}]}}",
+        "volumeMounts has 2 items with mountPath /v",
+        "schema",
+    ),
+    Wrong(
+        "mount upwards",
+        "router: {pod: {volumes: [{name: v}], volumeMounts: [{name: v, mountPath: /v, subPath: ../x}]}}",
+        "subPath '../x'",
+        "operator",
+    ),
+    Wrong(
+        "one spread twice",
+        "decode: {pod: {topologySpreadConstraints: [&a {maxSkew: 1, topologyKey: z, whenUnsatisfiable: DoNotSchedule},"
+        " *a]}}",
+        "2 items with topologyKey z and whenUnsatisfiable DoNotSchedule",
+        "schema",
+    ),
+    Wrong(
+        "spread over nothing",
+        "decode: {pod: {topologySpreadConstraints: [{maxSkew: 1, whenUnsatisfiable: DoNotSchedule}]}}",
+        "item without topologyKey",
+        "schema",
+    ),
+    Wrong(
+        "text for seconds",
+        "decode: {pod: {tolerations: [{key: a, tolerationSeconds: '5'}]}}",
+        "tolerations.0..tolerationSeconds must be a whole number, not '5'",
+        "operator",
+    ),
+    Wrong(
+        "text for an object",
+        "decode: {pod: {volumes: [{name: v, hostPath: /x}]}}",
+        "volumes.0..hostPath must be an object, not '/x'",
+        "operator",
+    ),
+    Wrong(
+        "size of no volume",
+        "decode: {pod: {volumes: [{name: v, emptyDir: {sizeLimit: 1 gig}}]}}",
+        "emptyDir.sizeLimit is '1 gig'; write a number",
+        "operator",
+    ),
+    Wrong(
+        "object for a list",
+        "prefill: {pod: {affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {}}}}}",
+        "requiredDuringSchedulingIgnoredDuringExecution must be a list",
+        "operator",
+    ),
+    Wrong(
+        "label of a number",
+        "networkPolicy: {scrapeFrom: [{podSelector: {matchLabels: {a: 1}}}]}",
+        "scrapeFrom.0..podSelector.matchLabels.a must be text, not 1; write it in quotes",
+        "operator",
+    ),
     Wrong(
         "volume of the operator",
         "decode: {pod: {volumes: [{name: model, emptyDir: {}}]}}",

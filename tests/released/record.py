@@ -21,7 +21,10 @@ from v4_router.policy import Policy
 
 # Started in containers, by the chart or by the operator.
 COMMANDS = ("operator", "router", "prefill", "decode", "fetch")
-_LIMITS = ("type", "enum", "minimum", "maximum", "minLength", "maxLength", "maxItems", "pattern", "required")
+_LIMITS = (
+    *("type", "enum", "minimum", "maximum", "minLength", "maxLength", "maxItems", "pattern", "required"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),  # what may not be there twice
+)
 
 Json = Mapping[str, Any]
 

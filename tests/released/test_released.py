@@ -93,7 +93,8 @@ def narrower(old: Json, new: Json | None) -> str:
     for name in ("maximum", "maxLength", "maxItems"):
         if new.get(name, float("inf")) < old.get(name, float("inf")):
             return f"{name} is lower"
-    changed = (name for name in ("type", "pattern") if name in new and new[name] != old.get(name))
+    lists = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
+    changed = (name for name in ("type", "pattern", *lists) if name in new and new[name] != old.get(name))
     return next((f"{name} is another" for name in changed), "")
 
 
@@ -111,6 +112,7 @@ def narrower(old: Json, new: Json | None) -> str:
         ({"type": "string"}, {"type": "integer"}, "type is another"),
         ({"type": "string"}, {"type": "string", "pattern": "a"}, "pattern is another"),
         ({"pattern": "a"}, {}, ""),
+        ({"type": "array"}, {"type": "array", "x-kubernetes-list-type": "map"}, "x-kubernetes-list-type is another"),
         ({"required": ["a"]}, {"required": ["a", "b"]}, "more is required"),
         ({"required": ["a"]}, {}, ""),
         ({}, None, "the field is gone"),
