@@ -9,7 +9,7 @@ import pytest
 import yaml
 from charts.generate import read
 
-from tests.chart.helm import CHART, NEWEST, OLDEST, SCENARIOS, Helm, Json, find, nested
+from tests.chart.helm import CHART, NEWEST, OLDEST, SCENARIOS, Helm, HelmFailed, Json, find, nested
 from v4_core.kubernetes import MONITORING_PORTS, ROLE_LABEL
 
 SNAPSHOT = CHART.parents[1] / "tests" / "chart" / "default.yaml"
@@ -424,3 +424,29 @@ def test_names_that_look_like_numbers_stay_texts(helm: Helm) -> None:
     text = helm.template({"watch": {"namespaces": ["1e3"]}, "global": {"imagePullSecrets": ["12"]}})
     assert 'namespace: "1e3"' in text  # what YAML 1.2 reads as a number, and the parser of these tests does not
     assert _pod([found for found in yaml.safe_load_all(text) if found])["imagePullSecrets"] == [{"name": "12"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("global.imageRegistry", "https://registry.example.com", "write host[:port][/path] without a scheme"),
+        ("global.imageRegistry", "registry.example.com/My Mirror", "such as registry.example.com/mirror"),
+        ("global.imageRegistry", "/mirror", "without a scheme"),
+        ("image.router.repository", "docker://example.com/router", "without a scheme and without a tag"),
+        ("image.worker.repository", "example.com/worker:1", "without a tag"),
+        ("image.worker.tag", "sha256:1234", "a digest is image.worker.digest"),
+    ],
+)
+def test_an_image_that_no_node_could_pull_is_refused(helm: Helm, name: str, value: str, says: str) -> None:
+    with pytest.raises(HelmFailed) as refusal:
+        helm.template(nested(name, value))
+    assert f'{name}: "{value}" is no ' in str(refusal.value)
+    assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "registry", ["localhost:5000", "registry.example.com/a_b/c-d", "[::1]:5000", "10.0.0.1/", "Host"]
+)
+def test_registries(helm: Helm, registry: str) -> None:
+    found = _container(helm.objects(nested("global.imageRegistry", registry)))
+    assert found["image"] == f"{registry.removesuffix('/')}/v4serve-router:0.1.0"

@@ -46,16 +46,28 @@ app.kubernetes.io/component: operator
 {{- toYaml (merge (dict "app.kubernetes.io/component" "test") (include "v4serve.labels" . | fromYaml)) -}}
 {{- end -}}
 
-{{/* Reference of an image: (dict "context" ROOT "image" ONE). */}}
+{{/* Reference of an image: (dict "context" ROOT "name" SETTING "image" ONE). Nodes would find what is wrong with it last. */}}
 {{- define "v4serve.image" -}}
+{{- $host := "([A-Za-z0-9]([-.A-Za-z0-9]*[A-Za-z0-9])?|\\[[0-9a-fA-F:]+\\])(:[0-9]+)?" -}}
+{{- $part := "[a-z0-9]+((\\.|_|__|-+)[a-z0-9]+)*" -}}
 {{- $name := .image.repository -}}
+{{- if not (regexMatch (printf "^(%s/)?%s(/%s)*$" $host $part $part) $name) -}}
+{{- fail (printf "%s.repository: %q is no repository: write its name of a-z, 0-9 and '/', if need be behind host[:port]/, without a scheme and without a tag, such as registry.example.com/v4serve-worker" .name $name) -}}
+{{- end -}}
 {{- with .context.Values.global.imageRegistry -}}
+{{- if not (regexMatch (printf "^%s(/%s)*/?$" $host $part) .) -}}
+{{- fail (printf "global.imageRegistry: %q is no registry: write host[:port][/path] without a scheme, such as registry.example.com/mirror" .) -}}
+{{- end -}}
 {{- $name = printf "%s/%s" (trimSuffix "/" .) $name -}}
 {{- end -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" $name .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $name (.image.tag | default .context.Chart.AppVersion) -}}
+{{- $tag := .image.tag | default .context.Chart.AppVersion -}}
+{{- if not (regexMatch "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$" $tag) -}}
+{{- fail (printf "%s.tag: %q is no tag: write at most 128 letters, digits, '_', '.' and '-'; a digest is %s.digest" .name $tag .name) -}}
+{{- end -}}
+{{- printf "%s:%s" $name $tag -}}
 {{- end -}}
 {{- end -}}
 
