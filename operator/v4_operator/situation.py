@@ -17,7 +17,7 @@ from v4_operator.problem import Problem
 from v4_operator.rollout import Generation, Size
 from v4_operator.router_objects import ROUTER
 from v4_operator.spec import Json, V4Deployment
-from v4_operator.troubles import Trouble, pod_troubles, refused_pods
+from v4_operator.troubles import Trouble, idle_jobs, pod_troubles, refused_pods
 from v4_operator.workers import CONTAINERS
 
 
@@ -115,7 +115,12 @@ class Situation:
     def troubles(self) -> list[Trouble]:
         """What keeps pods from being created, or from being ready."""
         deployments, observed = [*self.deployments, *([self.router] if self.router else [])], self.live.observed
-        return [*refused_pods(deployments), *pod_troubles(self.pods, observed.now, observed.absent)]
+        job = self.live.find("Job", self.download.job)
+        return [
+            *refused_pods(deployments),
+            *idle_jobs([job] if job else [], observed.now),
+            *pod_troubles(self.pods, observed.now, observed.absent),
+        ]
 
     @cached_property
     def workers_stalled(self) -> bool:

@@ -76,6 +76,21 @@ def refused_pods(deployments: Iterable[Json]) -> list[Trouble]:
     ]
 
 
+def idle_jobs(jobs: Iterable[Json], now: datetime) -> list[Trouble]:
+    """Jobs without a pod from the start. Why, their controller tells in events only, unlike that of Deployments."""
+    return [
+        Trouble("PodsRefused", f"Job {name} has no pod for over a minute: `kubectl describe job {name}` says why")
+        for job in jobs
+        if _idle(job.get("status", {}), now) and (name := job["metadata"]["name"])
+    ]
+
+
+def _idle(status: Json, now: datetime) -> bool:
+    started = status.get("startTime")
+    pods = any(status.get(count) for count in ("active", "failed", "succeeded"))
+    return bool(started and not pods and now - moment(started) >= _NOT_STARTED_AFTER)
+
+
 def _of_pod(pod: Json, now: datetime, absent: Collection[Need]) -> Iterator[tuple[str, Trouble]]:
     """Troubles of a pod, each with the name of its container, if it is of one."""
     name = pod["metadata"]["name"]

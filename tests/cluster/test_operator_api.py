@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.cluster.machine.cluster import Cluster
+from tests.cluster.machine.errors import CommandFailed
 from tests.cluster.operator_process import OperatorProcess
 from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER
 
@@ -203,6 +204,35 @@ def test_the_names_of_others_are_not_taken(space: Space) -> None:
     space.kubectl("delete", "configmap", "d-router")
     space.wait(lambda: "ConfigMap/d-router" in space.names(), "it was made once the name was free")
     space.wait(lambda: space.condition("Degraded").get("reason") != "NameTaken", "the condition is over")
+
+
+def test_what_the_server_refuses_for_good_stands_in_status(space: Space) -> None:
+    """What the schema knows is refused at once, and of what only the server knows its words stand in status."""
+    same: list[dict[str, Any]] = [
+        {"env": [{"name": "X", "value": True}]},
+        {"env": [{"name": "X"}, {"name": "X"}]},
+        {"volumes": [{"name": "v"}, {"name": "v"}]},
+    ]
+    for pod in same:
+        with pytest.raises(CommandFailed, match=r"spec\.decode\.pod\.(env|volumes)"):
+            space.apply(decode={"pod": pod})
+    space.start().serving()
+    unknown = [{"name": "X", "nonsense": 1}]  # a server answers 500
+    both = [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/x"}}]  # and 422
+    space.apply(decode={"pod": {"env": unknown}}, prefill={"pod": {"volumes": both}})
+
+    def told() -> bool:
+        message = space.condition("Degraded").get("message", "")
+        return "apply Deployment d-decode-" in message and "apply Deployment d-prefill-" in message
+
+    space.wait(told, "both refusals are told")
+    degraded = space.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "ApplyFailed")
+    assert "nonsense" in degraded["message"]
+    assert "may not specify more than 1 volume type" in degraded["message"]
+    space.apply()
+    space.wait(lambda: space.condition("Degraded").get("reason") != "ApplyFailed", "the condition is over")
+    space.wait(space.complete, "all children are there")
 
 
 @pytest.mark.parametrize("cascade", ["foreground", "background"])

@@ -1,10 +1,11 @@
 """A model from Hugging Face: claim, Job, and workers that wait for it."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from tests.operator.world import SETTINGS, Obj, World, v4deployment
+from tests.operator.world import SETTINGS, Obj, World, text, v4deployment
 from v4_operator.download import ASSIGNS_GROUPS, download_objects
 from v4_operator.records import Settings
 
@@ -176,3 +177,20 @@ def test_workers_stay_when_the_job_is_removed() -> None:
     assert deployments(world) == names
     assert world.condition("Ready")["status"] == "True"
     assert len(world.of("Job")) == 1, "it looks whether all is there"
+
+
+def test_a_job_that_may_not_have_a_pod_is_told_of() -> None:
+    """A quota, or a rule of admission."""
+    world = World({"model": {"huggingFace": {"repository": "a/b"}}})
+    world.reconcile()
+    (job,) = world.of("Job")
+    job["status"] = {"startTime": text(world.now)}
+    for seconds, reason in ((59, "AsExpected"), (1, "PodsRefused")):
+        world.now += timedelta(seconds=seconds)
+        world.reconcile()
+        assert world.condition("Degraded")["reason"] == reason
+    name = job["metadata"]["name"]
+    assert world.condition("Degraded")["message"].endswith(f"`kubectl describe job {name}` says why")
+    job["status"]["failed"] = 1
+    world.reconcile()
+    assert world.condition("Degraded")["reason"] == "AsExpected", "it waits before it tries again"

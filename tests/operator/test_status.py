@@ -373,7 +373,7 @@ def test_a_change_of_pods_alone_tells_how_far_it_is() -> None:
     world = World({"decode": {"replicas": 2}})
     world.settle()
     world.change({"decode": {"resources": {"requests": {"cpu": "2"}}}})
-    seen = []
+    seen: list[tuple[str, ...]] = []
     while not seen or verdict(world, "Progressing") != ("False", "Complete"):
         world.reconcile()
         seen.append((*verdict(world, "Progressing"), world.condition("Progressing")["message"].partition("; ")[2]))
@@ -384,7 +384,7 @@ def test_a_change_of_pods_alone_tells_how_far_it_is() -> None:
 
 def test_a_revision_that_was_never_complete_is_being_created() -> None:
     world = World()
-    seen = []
+    seen: list[tuple[str, str]] = []
     while not seen or seen[-1] != ("False", "Complete"):
         world.reconcile()
         seen.append(verdict(world, "Progressing"))
