@@ -22,6 +22,7 @@ _GROUPS = (
     GROUP,
 )
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
+PODS = Resource("v1", "Pod", "pods")
 EVENTS = Resource("v1", "Event", "events")
 
 # What children can be, the better version first where a server may lack it.

@@ -7,6 +7,12 @@ sent, and stops before anybody else can begin:
     renew every 10 s < give up 45 s after the last renewal, + 10 s of a request < free for others after 60 s
 
 An API server that is restarted is away for up to half a minute, and must not end its operators.
+
+A pod may go without giving its Lease up: Helm deletes an operator's rights before kubelet stops it. A holder whose pod
+is gone is waited for no longer than a living one needs to renew. It is waited for at all because a pod that was deleted
+by force is gone while its process may go on, which then shows by its renewals:
+
+    renew every 10 s + 10 s of a request = free for others after 20 s, where the holder's pod is gone
 """
 
 import asyncio
@@ -18,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from v4_operator.api import Api
-from v4_operator.discovery import LEASES
+from v4_operator.discovery import LEASES, PODS
 from v4_operator.errors import ApiError, LeaseLost
 from v4_operator.spec import Json
 
@@ -27,7 +33,11 @@ log = logging.getLogger(__name__)
 DURATION_SECONDS = 60
 DEADLINE_SECONDS = 45.0
 RENEW_SECONDS = 10.0
+GONE_SECONDS = 20.0  # that a holder without a pod is waited for
 RETRY_SECONDS = 1.0  # of a renewal that failed, and of a look at a Lease that another replica holds
+
+
+_ENDING, _GONE = ", and its pod is being deleted", ", but its pod has ended"
 
 
 class Sightings:
@@ -37,25 +47,27 @@ class Sightings:
         self._record: Json | None = None
         self._since = 0.0
 
-    def free(self, record: Json, now: float) -> bool:
-        """Whether nobody holds the Lease; `now` is monotonic, in seconds."""
+    def free(self, record: Json, now: float, *, gone: bool = False) -> bool:
+        """Whether nobody holds the Lease; `now` is monotonic, in seconds. `gone`: the holder's pod is."""
         if not record.get("holderIdentity"):
             return True
         if record != self._record:
             self._record, self._since = record, now
-        return now - self._since > float(record.get("leaseDurationSeconds", DURATION_SECONDS))
+        lasts = float(record.get("leaseDurationSeconds", DURATION_SECONDS))
+        return now - self._since > (min(lasts, GONE_SECONDS) if gone else lasts)
 
 
 class Lease:
     """One replica's view of the Lease. No two processes that live at once may have the same `identity`; one that
-    follows another under its identity takes over at once.
+    follows another under its identity takes over at once. The name of a pod in the Lease's namespace stands for that
+    pod; an identity of anything else has an underscore, which no name of a pod has.
     """
 
     def __init__(
         self, api: Api, namespace: str, name: str, identity: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.holder = ""  # as seen last
-        self.problem = ""  # why it cannot be asked for, if so
+        self.problem = ""  # why it cannot be asked for, or that nobody who lives holds it
         self._api, self._namespace, self._name, self._identity = api, namespace, name, identity
         self._clock = clock
         self._live: dict[str, Any] = {}  # as written last
@@ -68,28 +80,33 @@ class Lease:
 
     async def acquire(self) -> None:
         """Wait until the Lease is free, and take it."""
-        sightings, last = Sightings(), ""
+        sightings, last, lease = Sightings(), "", f"the Lease {self._namespace}/{self._name}"
         while True:
             try:
-                taken, self.problem = await self._try(sightings), ""
-                if taken:
+                fate = await self._try(sightings)
+                if fate is None:
+                    self.problem = ""
                     return
-                said = f"waiting: {self.holder} holds the Lease {self._namespace}/{self._name}"
+                said = f"waiting: {self.holder} holds {lease}{fate}"
+                self.problem = said if fate else ""
             except ApiError as error:
-                said = self.problem = f"cannot take the Lease {self._namespace}/{self._name}: {error}"
+                said = self.problem = f"cannot take {lease}: {error}"
             if said != last:
                 log.info("%s", said)
             last = said
             await asyncio.sleep(RETRY_SECONDS * random.uniform(0.5, 1.5))
 
-    async def _try(self, sightings: Sightings) -> bool:
+    async def _try(self, sightings: Sightings) -> str | None:
+        """None once it is taken; else what is wrong with its holder, empty if nothing is."""
         sent = self._clock()
         try:
             live = await self._get()
             record = live.get("spec") or {}
             self.holder = record.get("holderIdentity") or ""
             if self.holder != self._identity and not sightings.free(record, sent):
-                return False
+                fate = await self._fate()
+                if not sightings.free(record, sent, gone=fate == _GONE):
+                    return fate
             sent = self._clock()
             if live:
                 spec = self._spec(record.get("leaseTransitions", 0) + 1)
@@ -101,9 +118,25 @@ class Lease:
         except ApiError as error:
             if error.status != 409:  # another replica was faster
                 raise
-            return False
+            return ""
         self._renewed, self.holder = sent, self._identity
-        return True
+        return None
+
+    async def _fate(self) -> str:
+        """What became of the holder's pod; empty if it lives, or nobody here knows."""
+        if not self.holder or "_" in self.holder:
+            return ""
+        try:
+            pod = await self._api.get(PODS.path(self._namespace, self.holder))
+        except ApiError as error:
+            if error.status == 403:  # rights of an older chart: the Lease's own time counts
+                return ""
+            if error.status != 404:
+                raise
+            return _GONE
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            return _GONE
+        return _ENDING if pod["metadata"].get("deletionTimestamp") else ""
 
     async def keep(self) -> None:
         """Renew for ever. Raises LeaseLost once another replica holds the Lease, or may do so soon."""

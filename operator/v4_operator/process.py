@@ -64,8 +64,7 @@ class _Process:
 
     async def _lead(self, api: Api) -> None:
         namespace = self._config.lease_namespace or own_namespace() or "default"
-        # A pod's name is its host name; a container that is started again in it takes over from the former one.
-        identity = socket.gethostname() if own_namespace() else f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        identity = identity_of(namespace, own_namespace())
         lease = self._lease = Lease(api, namespace, self._config.lease_name, identity)
         if not await self._unless_stopped(lease.acquire()):
             return
@@ -117,7 +116,7 @@ class _Process:
             await asyncio.sleep(_DEFINITION_SECONDS)
 
     def _not_ready(self) -> str:
-        """A replica that waits for another one's Lease is ready to take over."""
+        """A replica that waits for the Lease of another one that lives is ready to take over."""
         if self._runtime is not None:
             return self._runtime.not_ready()
         return self._waiting or (self._lease.problem if self._lease else "")
@@ -141,6 +140,17 @@ class _Process:
     def _failed(self, error: BaseException) -> None:
         self._failure = error
         self._stop.set()
+
+
+def identity_of(lease_namespace: str, pod_namespace: str) -> str:
+    """Of this process; `pod_namespace` is empty outside a cluster.
+
+    A pod's name is its host name, and a container that is started again in it takes over from the former one.
+    """
+    host = socket.gethostname()
+    if pod_namespace == lease_namespace:
+        return host
+    return f"{host}_{pod_namespace or uuid.uuid4().hex[:8]}"
 
 
 def _registry(api: Api, runtime: Runtime, stop_flag: asyncio.Event) -> kopf.OperatorRegistry:

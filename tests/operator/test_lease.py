@@ -1,6 +1,7 @@
 """One replica works: taking, renewing, losing and handing over the Lease, with clocks that differ."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from tests.operator.fake_server import FakeServer, status
 from v4_operator import lease as module
 from v4_operator.api import Api
 from v4_operator.errors import ApiError, LeaseLost
-from v4_operator.lease import DEADLINE_SECONDS, DURATION_SECONDS, Lease, Sightings
+from v4_operator.lease import DEADLINE_SECONDS, DURATION_SECONDS, GONE_SECONDS, Lease, Sightings
+from v4_operator.process import identity_of
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"
 
@@ -188,3 +190,86 @@ async def test_a_release_that_fails_says_so(server: FakeServer, api: Api) -> Non
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
     with pytest.raises(ApiError, match="Conflict"):
         await lease.release()
+
+
+POD = "/api/v1/namespaces/n/pods/former"
+PHASES: dict[str, Any] = {"metadata": {"namespace": "n", "name": "former"}, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize("ended", [None, {**PHASES, "status": {"phase": "Failed"}}], ids=["deleted", "evicted"])
+async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_needs_to_renew(
+    server: FakeServer, api: Api, ended: dict[str, Any] | None
+) -> None:
+    spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
+    if ended:
+        await server.put(POD, ended)
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: lease.problem == "waiting: former holds the Lease n/l, but its pod has ended")
+    clock.now += GONE_SECONDS - 1
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    live = server.objects[PATH]
+    await server.put(PATH, {**live, "spec": {**spec, "renewTime": "2"}})  # its process outlived its pod
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    clock.now += GONE_SECONDS - 1
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    assert not waiting.done()
+    clock.now += 2
+    await asyncio.wait_for(waiting, 10)
+    assert (lease.problem, server.objects[PATH]["spec"]["holderIdentity"]) == ("", "me")
+
+
+async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: Api) -> None:
+    """The process in it works until it ended; a replica that begins meanwhile does not call itself ready."""
+    spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
+    await server.put(POD, PHASES)
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: server.count(f"GET {POD}") > 2)
+    assert lease.problem == ""
+    await server.put(POD, {**PHASES, "metadata": {**PHASES["metadata"], "deletionTimestamp": "now"}})
+    await until(lambda: lease.problem.endswith("its pod is being deleted"))
+    clock.now += GONE_SECONDS + 1
+    looks = server.count(f"GET {POD}")
+    await until(lambda: server.count(f"GET {POD}") > looks + 2)
+    assert not waiting.done()
+    clock.now += DURATION_SECONDS
+    await asyncio.wait_for(waiting, 10)
+
+
+@pytest.mark.parametrize("holder", ["laptop_1a2b", "pod_elsewhere", "former"])
+async def test_a_holder_of_whom_nothing_is_known_has_the_lease_s_own_time(
+    server: FakeServer, api: Api, holder: str
+) -> None:
+    spec = {**record(holder), "leaseDurationSeconds": DURATION_SECONDS}
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
+    server.fault = lambda request: status(403, "Forbidden") if request.path == POD else None
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: lease.holder == holder)
+    clock.now += DURATION_SECONDS - 1
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    assert (waiting.done(), lease.problem) == (False, "")
+    clock.now += 2
+    await asyncio.wait_for(waiting, 10)
+
+
+@pytest.mark.parametrize(
+    ("lease", "pod", "identity"),
+    [("a", "a", r"host"), ("a", "b", r"host_b"), ("a", "", r"host_[0-9a-f]{8}")],
+    ids=["a pod beside the Lease", "a pod elsewhere", "no pod"],
+)
+def test_only_the_name_of_a_pod_beside_the_lease_stands_for_it(
+    monkeypatch: pytest.MonkeyPatch, lease: str, pod: str, identity: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "host")
+    assert re.fullmatch(identity, identity_of(lease, pod))
