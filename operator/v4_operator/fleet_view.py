@@ -25,6 +25,11 @@ class FleetView:
         """Why a probe of it failed last; empty if none did."""
         return next((str(entry["error"]) for entry in self._of(revision) if entry.get("error")), "")
 
+    @property
+    def unseen(self) -> str:
+        """Why some router cannot see pods, in its words, so that it finds no new worker; empty if all can."""
+        return next((str(answer["router"]["error"]) for answer in self.answers if answer["router"].get("error")), "")
+
     def transport(self, revision: str) -> str:
         """How caches travel within it; empty if none did yet."""
         return next((str(entry["transport"]) for entry in self._of(revision) if entry.get("transport")), "")

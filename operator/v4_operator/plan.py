@@ -20,7 +20,7 @@ from v4_operator.policies import disruption_budgets, network_policies
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.revision import revision
 from v4_operator.rollout import Size, Wish, targets
-from v4_operator.router_objects import access_objects, policy_map, router_deployment, service
+from v4_operator.router_objects import access_objects, account_uid, policy_map, router_deployment, service
 from v4_operator.secret_objects import secret_objects
 from v4_operator.situation import Situation
 from v4_operator.spec import Json, V4Deployment
@@ -106,7 +106,8 @@ def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
 def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
     """The router's Deployment; one that runs stays as it is until the model is there that a new one would read."""
     if now.startable:
-        return [router_deployment(now.v4d, settings, router_image(now.v4d, now.live, settings))]
+        image, account = router_image(now.v4d, now.live, settings), account_uid(now.v4d, now.live)
+        return [router_deployment(now.v4d, settings, image, account)]
     return [kept(now.router, now.v4d.spec.router.replicas)] if now.router else []
 
 

@@ -50,6 +50,7 @@ class Pod:
     service_account: str
     revision: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     api_token: bool = False  # whether the service account's token is mounted
     grace_seconds: int = GRACE_MARGIN_SECONDS
     more: Json = field(default_factory=dict)  # further fields of the pod's spec
@@ -158,7 +159,7 @@ def template(v4d: V4Deployment, settings: Settings, pod: Pod, overrides: PodOver
         "volumes": [*volumes, *_others(overrides.volumes, volumes, "name")],
         **pod.more,
     }
-    annotations = {**_scraping(pod.containers), **overrides.annotations}
+    annotations = {**_scraping(pod.containers), **overrides.annotations, **pod.annotations}
     return {
         "metadata": present({"labels": {**overrides.labels, **own}, "annotations": annotations}),
         "spec": present(spec),

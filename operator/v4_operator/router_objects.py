@@ -6,7 +6,8 @@ What the policy file says is read again when it changes, so none of it restarts 
 import json
 from typing import Any
 
-from v4_core.kubernetes import API_KEYS_FILE, MONITORING_PORTS, POLICY_FILE, ROUTER_PORT
+from v4_core.kubernetes import API_KEYS_FILE, GROUP, MONITORING_PORTS, POLICY_FILE, ROUTER_PORT
+from v4_operator.live import Live, moment
 from v4_operator.model_source import model_source
 from v4_operator.names import child, metadata, selector
 from v4_operator.pods import (
@@ -29,6 +30,7 @@ from v4_operator.spec import Json, V4Deployment
 ROUTER = "router"
 _POLICY_DIR = "/etc/v4serve/policy"
 _KEYS_DIR = "/etc/v4serve/keys"
+_ACCOUNT_ANNOTATION = f"{GROUP}/service-account"  # on pods: uid of the one whose token they have, if it was replaced
 _START_SECONDS = 120
 _REQUESTS = {"cpu": "100m", "memory": "512Mi"}
 
@@ -36,8 +38,7 @@ _REQUESTS = {"cpu": "100m", "memory": "512Mi"}
 def access_objects(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any]]:
     """Service accounts of workers, which may do nothing, and of the router, which may read this namespace's pods."""
     name = child(v4d, ROUTER)
-    account = v4d.spec.router.pod.service_account or name
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": v4d.namespace}
+    subject = {"kind": "ServiceAccount", "name": router_account(v4d), "namespace": v4d.namespace}
     return [
         _account(v4d, settings, "worker"),
         _account(v4d, settings, ROUTER),
@@ -55,6 +56,28 @@ def access_objects(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any]
             "subjects": [subject],
         },
     ]
+
+
+def router_account(v4d: V4Deployment) -> str:
+    """Name of the router's ServiceAccount."""
+    return v4d.spec.router.pod.service_account or child(v4d, ROUTER)
+
+
+def account_uid(v4d: V4Deployment, live: Live) -> str:
+    """Of the router's ServiceAccount if it was made after the router's Deployment; else empty.
+
+    The account is made before the Deployment, so then it replaces one that was deleted. The token in the router's pods
+    is still the former one's and refused: it takes new pods. The user's own account is not seen here.
+    """
+    name = child(v4d, ROUTER)
+    account, deployment = live.find("ServiceAccount", name), live.find("Deployment", name)
+    if deployment is None or router_account(v4d) != name:
+        return ""
+    if account is None:  # about to be made again: once is enough for new pods
+        annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
+        return str(annotations.get(_ACCOUNT_ANNOTATION, ""))
+    replaced = moment(account["metadata"]["creationTimestamp"]) > moment(deployment["metadata"]["creationTimestamp"])
+    return str(account["metadata"]["uid"]) if replaced else ""
 
 
 def service(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
@@ -92,8 +115,9 @@ def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
     }
 
 
-def router_deployment(v4d: V4Deployment, settings: Settings, image: str) -> dict[str, Any]:
-    """The router's Deployment: a new router serves before an old one goes."""
+def router_deployment(v4d: V4Deployment, settings: Settings, image: str, account: str = "") -> dict[str, Any]:
+    """The router's Deployment: a new router serves before an old one goes; with another `account`, as `account_uid`
+    says it, there are new ones."""
     name = child(v4d, ROUTER)
     return {
         "apiVersion": "apps/v1",
@@ -105,12 +129,12 @@ def router_deployment(v4d: V4Deployment, settings: Settings, image: str) -> dict
             "progressDeadlineSeconds": v4d.spec.rollout.progress_deadline_seconds,
             "selector": {"matchLabels": selector(v4d, ROUTER)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": _template(v4d, settings, image),
+            "template": _template(v4d, settings, image, account),
         },
     }
 
 
-def _template(v4d: V4Deployment, settings: Settings, image: str) -> dict[str, Any]:
+def _template(v4d: V4Deployment, settings: Settings, image: str, account: str) -> dict[str, Any]:
     source, keys = model_source(v4d.spec.model), keys_secret(v4d)
     monitoring = MONITORING_PORTS[ROUTER]
     volumes: list[Json] = [token_volume(v4d), {"name": "policy", "configMap": {"name": child(v4d, ROUTER)}}]
@@ -135,6 +159,7 @@ def _template(v4d: V4Deployment, settings: Settings, image: str) -> dict[str, An
         role=ROUTER,
         containers=[container(settings, made, v4d.spec.router.pod)],
         volumes=volumes,
+        annotations={_ACCOUNT_ANNOTATION: account} if account else {},
         service_account=child(v4d, ROUTER),
         api_token=True,
         grace_seconds=v4d.spec.rollout.drain_seconds + GRACE_MARGIN_SECONDS,

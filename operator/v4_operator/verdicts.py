@@ -8,11 +8,13 @@ from v4_operator.capacity import planned
 from v4_operator.conditions import Condition
 from v4_operator.deadline import ready_since
 from v4_operator.live import count, holds, replicas
+from v4_operator.names import child
 from v4_operator.rollout import Wish, outage
-from v4_operator.router_objects import ROUTER
+from v4_operator.router_objects import ROUTER, router_account
 from v4_operator.situation import Situation
 from v4_operator.troubles import Trouble, initializing
 
+PODS_UNSEEN = "PodsUnseen"  # reason: a router cannot read pods
 OUTAGE = "Outage"  # reason: nothing serves, as was asked for
 
 _CAPACITY_SHARE = 0.05  # that reported slots may differ from planned ones
@@ -49,6 +51,8 @@ def _why_not_ready(now: Situation) -> tuple[str, str]:
     if not now.current.ready.pairs:
         slow = initializing(now.worker_pods)
         return "WorkersNotReady", f"no pair of workers is ready: {_counts(now)}{f'; {slow}' if slow else ''}"
+    if now.fleet.unseen and not now.fleet.served(now.revision):
+        return PODS_UNSEEN, _unseen(now)
     if now.fleet.answers and not now.fleet.served(now.revision):
         error = now.fleet.error(now.revision)
         return "NotProbed", f"no token went through prefill, transfer and decode yet{f': {error}' if error else ''}"
@@ -98,6 +102,8 @@ def _troubles(now: Situation) -> Iterator[Trouble]:
         message = f"Job {now.download.job}: {now.download.failure}{_attempt(now)}; delete the Job to try again"
         yield Trouble("ModelFetchFailed", message)
     yield from now.troubles
+    if now.fleet.unseen:
+        yield Trouble(PODS_UNSEEN, _unseen(now))
     if now.stalled and not now.troubles:
         yield Trouble("ProgressDeadlineExceeded", f"no progress in time: {_why_not_ready(now)[1]}")
     error = now.fleet.error(now.revision)
@@ -105,6 +111,15 @@ def _troubles(now: Situation) -> Iterator[Trouble]:
         yield Trouble("ProbeFailed", f"a token did not go through prefill, transfer and decode: {error}")
     for role in _ROLES:
         yield from _mismatch(now, role)
+
+
+def _unseen(now: Situation) -> str:
+    """A router's words, and what helps where the API server refuses its token."""
+    message = f"a router finds no new workers: {now.fleet.unseen}"
+    if "HTTP 401" not in now.fleet.unseen:
+        return message
+    restart = f"`kubectl rollout restart deployment/{child(now.v4d, ROUTER)}` gives its pods a new one"
+    return f"{message}; its token is dead, as after a change of ServiceAccount {router_account(now.v4d)}: {restart}"
 
 
 def _probed_long_enough(now: Situation) -> bool:

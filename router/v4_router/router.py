@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import tokenizer_digest
@@ -26,6 +27,9 @@ from v4_router.policy import Policy, read_policy
 from v4_router.prober import Prober
 from v4_router.timing import Timing
 from v4_router.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from v4_router.pods import PodWatch
 
 
 class Router:
@@ -54,6 +58,7 @@ class Router:
         self.requests = 0  # that have come and not ended
         self.metrics.registry.register(FleetCollector(self.fleet, lambda: self.requests))
         self.draining = False  # the process is about to end
+        self._pods: PodWatch | None = None
         self._background = Background()
         self._prober = Prober(self.fleet, self.metrics, self.tokenizer.special(BOS), self._background)
 
@@ -82,6 +87,10 @@ class Router:
         proven = self._prober.paired or not self.config.expects_prefill
         return proven and self.fleet.can_serve() and not self.draining
 
+    def unseen(self) -> str:
+        """Why pods cannot be seen, so that new workers are not found; empty if they are, or nobody looks for any."""
+        return self._pods.problem() if self._pods is not None else ""
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Finds and connects the workers, and ends everything on them when left. Raises ConfigError."""
@@ -94,8 +103,8 @@ class Router:
             if self.config.deployment:
                 from v4_router.pods import PodWatch  # noqa: PLC0415 (takes half a second)
 
-                pods = await PodWatch.connect(self.config.namespace, self.config.deployment, self.update)
-                background.start(pods.run())
+                self._pods = await PodWatch.connect(self.config.namespace, self.config.deployment, self.update)
+                background.start(self._pods.run())
             try:
                 yield
             finally:

@@ -27,6 +27,7 @@ def fleet_status(router: Router) -> dict[str, Any]:
             "served_name": router.config.served_name,
             "ready": router.ready,
             "requests": router.requests,
+            "error": router.unseen(),
             **_transferred(router.metrics.transferred_in_all),
         },
         "workers": [_worker(link) for link in links],

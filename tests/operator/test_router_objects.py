@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.operator.world import SETTINGS, Obj, v4deployment
+from tests.operator.world import SETTINGS, Obj, World, v4deployment
 from v4_cli.main import app
 from v4_operator.router_objects import access_objects, endpoint, policy_map, router_deployment, service
 from v4_router.policy import Policy, read_policy
@@ -112,3 +112,43 @@ def test_the_service_is_where_status_says() -> None:
 def test_a_new_router_serves_before_an_old_one_goes() -> None:
     made = router_deployment(v4deployment(), SETTINGS, "r")
     assert made["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_a_new_service_account_rolls_the_router_once() -> None:
+    """The token in the pods is the former one's. A router that is made again has a good one."""
+    world = World({"router": {"replicas": 2}})
+    world.settle()
+
+    def routers() -> set[str]:
+        world.settle()
+        pods = [pod["metadata"] for pod in world.pods(role="router")]
+        return {pod["name"] for pod in pods if "deletionTimestamp" not in pod}
+
+    pods = routers()
+    world.tick(60)
+    del world.objects["ServiceAccount", "demo-router"]
+    rolled = routers()
+    assert len(rolled) == 2
+    assert not rolled & pods
+    generation = world.get("Deployment", "demo-router")["metadata"]["generation"]
+    world.tick(60)
+    del world.objects["ServiceAccount", "demo-router"]
+    assert not routers() & rolled
+    assert world.get("Deployment", "demo-router")["metadata"]["generation"] == generation + 1, "rolled once, not twice"
+    world.tick(60)
+    del world.objects["Deployment", "demo-router"]
+    for pod in world.pods(role="router"):
+        world.kill(pod)
+    last = routers()
+    assert len(last) == 2
+    assert "v4serve.dev/service-account" not in str(world.get("Deployment", "demo-router"))
+
+
+def test_the_users_own_service_account_is_not_watched() -> None:
+    world = World({"router": {"pod": {"serviceAccountName": "mine"}}})
+    world.settle()
+    world.tick(60)
+    del world.objects["ServiceAccount", "demo-router"]
+    pods = world.pods(role="router")
+    world.settle()
+    assert world.pods(role="router") == pods

@@ -398,3 +398,27 @@ def test_slots_of_workers_that_leave_are_not_reported() -> None:
         return {"address": address, "role": "decode", "revision": "a", "up": True, "leaving": leaving, "load": load}
 
     assert FleetView([{"workers": [worker("1", False), worker("2", True)]}]).slots("decode", "a") == [7]
+
+
+def test_what_a_router_cannot_read_is_the_cause_that_status_names() -> None:
+    """It serves on with the workers that it knows; new ones it never finds, which is no fault of the network."""
+    world = World()
+    world.settle()
+    world.router_error = "the pods of namespace models cannot be read: HTTP 401: Unauthorized"
+    world.reconcile()
+    assert verdict(world, "Ready") == ("True", "Serving")
+    assert verdict(world, "Degraded") == ("True", "PodsUnseen")
+    message = world.condition("Degraded")["message"]
+    assert "cannot be read: HTTP 401: Unauthorized; its token is dead" in message
+    assert "ServiceAccount demo-router: `kubectl rollout restart deployment/demo-router`" in message
+    world.change({"model": {"revision": "b"}})
+    world.unprobed.add(world.reconcile().status["revision"])
+    for _ in range(10):
+        world.tick()
+        world.reconcile()
+    assert verdict(world, "Ready") == ("False", "PodsUnseen")
+    assert "cannot be read: HTTP 401" in world.condition("Ready")["message"]
+    world.unprobed.clear()
+    world.router_error = ""
+    world.settle()
+    assert verdict(world, "Degraded") == ("False", "AsExpected")

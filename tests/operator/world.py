@@ -69,6 +69,7 @@ class World:
         self.broken: set[str] = set()  # revisions whose processes end at once
         self.unprobed: set[str] = set()  # revisions whose probes fail
         self.routers_answer = True
+        self.router_error = ""  # why routers cannot read pods
         self.silent_routers = 0  # of those that run, as many do not answer in time
         self.slots: dict[str, int] = {}  # block slots that workers report, by role
         self.transfers = (0, 0.0)  # bytes and seconds that every router has seen
@@ -190,7 +191,7 @@ class World:
     def _fleet(self) -> Obj:
         revisions = dict.fromkeys(_revision(pod) for pod in self.pods())
         return {
-            "router": {"ready": True},
+            "router": {"ready": True, "error": self.router_error},
             "workers": [
                 {
                     "address": pod["metadata"]["name"],
@@ -222,11 +223,12 @@ class World:
             self.writes += 1
             obj = copy.deepcopy(written)
             obj["metadata"] |= {"creationTimestamp": text(self.now), "generation": 1}
+            obj["metadata"]["uid"] = f"uid-{next(self._numbers)}"
             self.objects[key] = obj
         elif not create_only(desired) and needs_write(written, live):
             self.writes += 1
             changed = live["spec"] != desired["spec"] if "spec" in live else False
-            kept = {key: live["metadata"][key] for key in ("creationTimestamp", "generation")}
+            kept = {key: live["metadata"][key] for key in ("creationTimestamp", "generation", "uid")}
             new = copy.deepcopy(written) | ({"status": live["status"]} if "status" in live else {})
             new["metadata"] |= kept
             new["metadata"]["generation"] += changed

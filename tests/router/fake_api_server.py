@@ -28,6 +28,7 @@ class FakeApiServer:
         self.version = 100
         self.oldest = 0  # versions before it are gone
         self.status = 200  # of every answer
+        self.token = "key"  # that is good now
         self.asked = 0  # lists and watches
         self.lists = 0  # that were answered
         self.watches: list[asyncio.Queue[bytes | None]] = []
@@ -86,8 +87,10 @@ class FakeApiServer:
     async def _pods(self, request: Request) -> Response:
         query = request.query_params
         self.asked += 1
-        if query.get("labelSelector") != SELECTOR or request.headers.get("authorization") != "Bearer key":
-            self.bad.append(f"{query} {request.headers.get('authorization')}")
+        if query.get("labelSelector") != SELECTOR:
+            self.bad.append(str(query))
+        if request.headers.get("authorization") != f"Bearer {self.token}":
+            return JSONResponse({"kind": "Status", "code": 401, "message": "Unauthorized"}, 401)
         if self.status != 200:
             return JSONResponse({"kind": "Status", "code": self.status, "message": "away"}, self.status)
         if query.get("watch", "").lower() == "true":

@@ -1,6 +1,7 @@
 """Watching pods of a server that cuts, forgets and goes away; and a router that lives by it."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.router.fake_worker import Caches, FakeWorker
 from v4_core.errors import ConfigError
 from v4_router.endpoints import Endpoint
 from v4_router.pods import PodWatch
+from v4_router.status import fleet_status
 
 
 class Known:
@@ -128,11 +130,43 @@ async def test_a_silent_watch_is_dead(server: FakeApiServer, monkeypatch: pytest
 async def test_no_server_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Tried again and again, told of once."""
+    monkeypatch.setattr("v4_router.pods._TOLD_SECONDS", 0.5)
     async with api_server(FakeApiServer(), tmp_path, monkeypatch):
         pass
     watch = await PodWatch.connect("ns", "demo", Known().tell)
     running = asyncio.create_task(watch.run())
-    await until(lambda: caplog.text.count("known workers stay") >= 2, "told of, tried again")
+    await until(lambda: "known workers stay" in caplog.text, "told of")
+    assert watch.problem() == "", "it may be back in a moment"
+    await until(lambda: "Cannot connect" in watch.problem(), "it has been away for long")
+    assert caplog.text.count("known workers stay") == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_token_that_is_refused_is_read_again(
+    server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("v4_router.pods._TOLD_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, "v4_router.pods")
+    known = Known()
+    watch = await PodWatch.connect("ns", "demo", known.tell)
+    running = asyncio.create_task(watch.run())
+    await until(lambda: bool(server.watches), "the watch began")
+    assert watch.problem() == ""
+    server.token = "renewed"
+    server.set("b", "127.0.0.1:2")
+    server.cut()
+    told = "the pods of namespace ns cannot be read: HTTP 401: Unauthorized"
+    asked = server.asked
+    await until(lambda: watch.problem() == told and server.asked > asked + 2, "told of, tried again")
+    assert caplog.text.count(told) == 1
+    file = tmp_path / "kubeconfig"
+    file.write_text(file.read_text().replace("token: key", "token: renewed"))
+    server.set("c", "127.0.0.1:3")
+    await until(lambda: known.uids == {"a", "b", "c"}, "it has the new token")
+    assert watch.problem() == ""
+    assert "are read again" in caplog.text
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -149,7 +183,9 @@ async def test_no_way_to_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         await PodWatch.connect("ns", "demo", Known().tell)
 
 
-async def test_a_router_serves_with_the_workers_that_it_finds(server: FakeApiServer, deploy: Deploy) -> None:
+async def test_a_router_serves_with_the_workers_that_it_finds(
+    server: FakeApiServer, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caches = Caches()
     workers = {role: await FakeWorker(role, caches).start() for role in ("prefill", "decode")}
     try:
@@ -159,9 +195,13 @@ async def test_a_router_serves_with_the_workers_that_it_finds(server: FakeApiSer
         d = await deploy(0, 0, namespace="ns", deployment="demo")
         assert (await d.complete([10], max_tokens=3, model=MODEL)).status_code == 200
         assert d.router.fleet.pairs() == {("r1", "one")}
+        monkeypatch.setattr("v4_router.pods._TOLD_SECONDS", 0.0)
+        assert fleet_status(d.router)["router"]["error"] == ""
         server.status = 500
         server.cut()
         await until(lambda: not server.watches, "the API server is away")
+        told = "the pods of namespace ns cannot be read: HTTP 500: away"
+        await until(lambda: fleet_status(d.router)["router"]["error"] == told, "the router says so")
         answer = await d.complete([10], max_tokens=3)
         assert answer.headers["x-v4serve-route"].startswith(f"prefill={workers['prefill'].address};")
         server.status = 200
