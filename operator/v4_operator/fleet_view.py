@@ -30,6 +30,11 @@ class FleetView:
         """Why some router cannot see pods, in its words, so that it finds no new worker; empty if all can."""
         return next((str(answer["router"]["error"]) for answer in self.answers if answer["router"].get("error")), "")
 
+    def keys_since(self, routers: int) -> str | None:
+        """When the last of so many routers got its API keys, RFC 3339; empty without keys, None until all answer."""
+        times = [str(answer["router"].get("keys_since") or "") for answer in self.answers]
+        return min(times) if times and len(times) >= routers else None
+
     def transport(self, revision: str) -> str:
         """How caches travel within it; empty if none did yet."""
         return next((str(entry["transport"]) for entry in self._of(revision) if entry.get("transport")), "")

@@ -107,6 +107,8 @@ def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
     }
     if v4d.spec.router.log_prompts:
         policy["log_prompts"] = True
+    if v4d.spec.router.key_overlap_seconds is not None:
+        policy["key_overlap_seconds"] = v4d.spec.router.key_overlap_seconds
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -132,6 +132,7 @@ class Router:
     auth: Literal["keys", "none"] = "keys"
     api_keys_secret: str = ""  # the user's own; empty = NAME-api-key is made
     log_prompts: bool = False  # the line that a request leaves in the log has its prompt
+    key_overlap_seconds: int | None = None  # that a key which was taken out is still good; None = the router's default
 
 
 @dataclass(frozen=True)
@@ -313,6 +314,7 @@ def _router(router: Fields) -> Router:
         auth=router.choice("auth", ("keys", "none"), Router.auth),
         api_keys_secret=router.text("apiKeysSecret"),
         log_prompts=router.flag("logPrompts"),
+        key_overlap_seconds=router.whole("keyOverlapSeconds", 0) if "keyOverlapSeconds" in router else None,
     )
 
 

@@ -36,7 +36,7 @@ def status_of(now: Situation) -> dict[str, Any]:
             "revision": now.revision,
             "prefill": _pool(now, "prefill"),
             "decode": _pool(now, "decode"),
-            "router": {"desired": now.v4d.spec.router.replicas, "ready": count(now.router, "readyReplicas")},
+            "router": _router(now),
             "transport": _transport(now),
             "capacity": _capacity(now),
         }
@@ -58,6 +58,15 @@ def _pool(now: Situation, role: WorkerRole) -> dict[str, Any]:
         "selector": ",".join(f"{key}={value}" for key, value in labels.items()),
     }
     return present(pool)  # no revision while there is none to say: older servers refuse a pool with an empty one
+
+
+def _router(now: Situation) -> dict[str, Any]:
+    """`keysSince` stays while a router does not answer: the keys of a router only ever get newer."""
+    ready = count(now.router, "readyReplicas")
+    since = now.fleet.keys_since(ready)
+    if since is None:
+        since = (now.live.observed.status.get("router") or {}).get("keysSince")
+    return {"desired": now.v4d.spec.router.replicas, "ready": ready} | ({"keysSince": since} if since else {})
 
 
 def _transport(now: Situation) -> dict[str, Any]:

@@ -5,11 +5,10 @@ import time
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from v4_core.reloading import Reloaded
 from v4_router import request_log
 from v4_router.api import ENDPOINTS, TENANT, error_response, request_id
 from v4_router.errors import Unauthorized
-from v4_router.keys import Keys
+from v4_router.keys import KeyRing
 from v4_router.metrics import OTHER, Metrics
 from v4_router.timing import Timing
 
@@ -20,7 +19,7 @@ _SCHEME = b"bearer "
 class Access:
     """Passes requests on whose key is known; 401 for others."""
 
-    def __init__(self, app: ASGIApp, keys: Reloaded[Keys], metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, metrics: Metrics) -> None:
         self._app = app
         self._keys = keys
         self._metrics = metrics
@@ -50,4 +49,4 @@ class Access:
         shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         if shown[: len(_SCHEME)].lower() != _SCHEME:
             return None
-        return self._keys.current.tenant(shown[len(_SCHEME) :].strip())
+        return self._keys.tenant(shown[len(_SCHEME) :].strip())

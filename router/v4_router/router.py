@@ -20,7 +20,7 @@ from v4_router.exchange import Exchange
 from v4_router.facts import Recent
 from v4_router.fleet import Fleet
 from v4_router.job import Job
-from v4_router.keys import read_keys
+from v4_router.keys import KeyRing, Keys, read_keys
 from v4_router.metrics import FleetCollector, Metrics
 from v4_router.output import ChoiceOutput, LogprobWriter
 from v4_router.policy import Policy, read_policy
@@ -43,7 +43,6 @@ class Router:
         self.tokenizer = Tokenizer(config.model_path, config.segment_cache_bytes)
         names = {self.tokenizer.special(name): name for name in MARKERS}
         self.logprobs = LogprobWriter(self.tokenizer.token_bytes, names)
-        self.keys = None if config.api_keys is None else Reloaded(config.api_keys, read_keys)
         token = None if config.token_file is None else TokenFile(config.token_file)
         self.fleet = Fleet(Policy(), config.connect_timeout_seconds, token, tokenizer_digest(config.model_path))
         self._policy_file: Reloaded[Policy] | None = None
@@ -52,6 +51,11 @@ class Router:
             self.fleet.policy = self._policy_file.current
         else:
             self.fleet.policy = config.policy
+        self.keys: KeyRing | None = None
+        self._keys_file: Reloaded[Keys] | None = None
+        if config.api_keys is not None:
+            self._keys_file = Reloaded(config.api_keys, read_keys, self._follow_keys)
+            self.keys = KeyRing(self._keys_file.current, lambda: self.policy.key_overlap_seconds)
         self.metrics = Metrics()
         self.recent = Recent()  # samples of them
         self.update(listed(config.prefill, config.decode))
@@ -75,6 +79,10 @@ class Router:
     def _follow_policy(self, policy: Policy) -> None:
         self.fleet.policy = policy
 
+    def _follow_keys(self, keys: Keys) -> None:
+        if self.keys is not None:
+            self.keys.replace(keys)
+
     @property
     def healthy(self) -> bool:
         """Everything that must run beside requests does."""
@@ -97,7 +105,7 @@ class Router:
         async with self._background as background:
             self.fleet.begin(background)
             background.start(self._prober.run())
-            for file in (self.keys, self._policy_file):
+            for file in (self._keys_file, self._policy_file):
                 if file is not None:
                     background.start(file.follow())
             if self.config.deployment:

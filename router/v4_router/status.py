@@ -1,6 +1,7 @@
 """What a router knows of its workers, as `/fleet` tells it to the operator, and what it has counted. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -28,11 +29,17 @@ def fleet_status(router: Router) -> dict[str, Any]:
             "ready": router.ready,
             "requests": router.requests,
             "error": router.unseen(),
+            "keys_since": _moment(router.keys.written) if router.keys else "",
             **_transferred(router.metrics.transferred_in_all),
         },
         "workers": [_worker(link) for link in links],
         "revisions": [_revision(name, name in paired, links, router.metrics.transfers) for name in revisions],
     }
+
+
+def _moment(time: datetime | None) -> str:
+    """As Kubernetes writes it; empty for none."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time else ""
 
 
 def _worker(link: WorkerLink) -> dict[str, Any]:

@@ -85,6 +85,15 @@ def test_prompts_are_logged_where_that_is_asked_for(tmp_path: Path) -> None:
     assert "log_prompts" not in policy_map(v4deployment({}), SETTINGS)["data"]["policy.yaml"]
 
 
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_the_overlap_of_keys_is_told_where_it_is_asked_for(tmp_path: Path, seconds: int) -> None:
+    file = tmp_path / "policy.yaml"
+    spec = {"router": {"keyOverlapSeconds": seconds}}
+    file.write_text(policy_map(v4deployment(spec), SETTINGS)["data"]["policy.yaml"])
+    assert read_policy(file) == Policy(key_overlap_seconds=seconds)
+    assert "key_overlap_seconds" not in policy_map(v4deployment({}), SETTINGS)["data"]["policy.yaml"]
+
+
 def test_a_router_may_read_pods_of_its_namespace_and_nothing_else() -> None:
     worker, router, role, binding = access_objects(v4deployment(), SETTINGS)
     assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]

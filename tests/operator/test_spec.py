@@ -64,6 +64,7 @@ router:
   auth: none
   apiKeysSecret: keys
   logPrompts: true
+  keyOverlapSeconds: 0
 transfer: {transport: nvlink, leaseSeconds: 5, pullTimeoutSeconds: 6, onFailure: fail}
 rollout: {strategy: Replace, drainSeconds: 0, progressDeadlineSeconds: 9}
 networkPolicy: {scrapeFrom: [{podSelector: {}}]}
@@ -118,6 +119,7 @@ def test_every_field() -> None:
         auth="none",
         api_keys_secret="keys",
         log_prompts=True,
+        key_overlap_seconds=0,
     )
     assert (spec.transfer.transport, spec.transfer.on_failure) == ("nvlink", "fail")
     assert (spec.transfer.lease_seconds, spec.transfer.pull_timeout_seconds) == (5, 6)

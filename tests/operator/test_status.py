@@ -422,3 +422,23 @@ def test_what_a_router_cannot_read_is_the_cause_that_status_names() -> None:
     world.router_error = ""
     world.settle()
     assert verdict(world, "Degraded") == ("False", "AsExpected")
+
+
+def test_status_tells_since_when_all_routers_have_their_keys() -> None:
+    world = World({"router": {"replicas": 2}})
+    world.settle()
+    assert "keysSince" not in world.status["router"], "nothing is said by routers of before"
+    early, late = text(START), text(START + timedelta(minutes=2))
+    world.keys_since = [late, early]
+    world.reconcile()
+    assert world.status["router"] == {"desired": 2, "ready": 2, "keysSince": early}, "one has the new keys"
+    world.keys_since = [late, late]
+    world.silent_routers = 1
+    world.reconcile()
+    assert world.status["router"]["keysSince"] == early, "the other one does not answer"
+    world.silent_routers = 0
+    world.reconcile()
+    assert world.status["router"]["keysSince"] == late
+    world.keys_since = []
+    world.reconcile()
+    assert "keysSince" not in world.status["router"]

@@ -70,6 +70,7 @@ class World:
         self.unprobed: set[str] = set()  # revisions whose probes fail
         self.routers_answer = True
         self.router_error = ""  # why routers cannot read pods
+        self.keys_since: list[str] = []  # of each router's API keys, in order; empty = of none
         self.silent_routers = 0  # of those that run, as many do not answer in time
         self.slots: dict[str, int] = {}  # block slots that workers report, by role
         self.transfers = (0, 0.0)  # bytes and seconds that every router has seen
@@ -176,7 +177,8 @@ class World:
         if not self.routers_answer:
             return []
         running = [pod for pod in self.pods(role="router") if pod["status"]["phase"] == "Running"]
-        return [self._fleet() for _ in running[self.silent_routers :]]
+        times = itertools.chain(self.keys_since, itertools.repeat(""))
+        return [self._fleet(since) for _, since in zip(running[self.silent_routers :], times, strict=False)]
 
     def kill(self, pod: Obj) -> None:
         """As a node does that dies: no grace."""
@@ -188,10 +190,10 @@ class World:
         kind = {"type": "Failed", "message": failed} if failed else {"type": "Complete"}
         job["status"] = {"conditions": [{**kind, "status": "True"}]}
 
-    def _fleet(self) -> Obj:
+    def _fleet(self, keys_since: str) -> Obj:
         revisions = dict.fromkeys(_revision(pod) for pod in self.pods())
         return {
-            "router": {"ready": True, "error": self.router_error},
+            "router": {"ready": True, "error": self.router_error, "keys_since": keys_since},
             "workers": [
                 {
                     "address": pod["metadata"]["name"],

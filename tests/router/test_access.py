@@ -1,6 +1,7 @@
 """Keys and tenants, over the network."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from tests.router.conftest import MODEL, Deploy, until
 from v4_core.errors import ConfigError
+from v4_router.policy import Policy
+from v4_router.status import fleet_status
 
 PROMPT = [10] * 600
 ALICE = {"authorization": "Bearer sk-alice-1"}
@@ -85,9 +88,9 @@ async def test_tenants_share_no_cache(deploy: Deploy, keys: Path) -> None:
 
 
 async def test_keys_change_without_a_restart(deploy: Deploy, keys: Path, caplog: pytest.LogCaptureFixture) -> None:
-    d = await deploy(0, 1, api_keys=keys)
+    d = await deploy(0, 1, api_keys=keys, policy=Policy(key_overlap_seconds=0.0))
     write(keys, "sk-carol-1: carol\n")
-    await until(lambda: d.router.keys is not None and d.router.keys.current.tenant(b"sk-carol-1") == "carol", "read")
+    await until(lambda: d.router.keys is not None and d.router.keys.tenant(b"sk-carol-1") == "carol", "read")
     assert (await d.http.get("/v1/models", headers=ALICE)).status_code == 401
     carol = {"authorization": "Bearer sk-carol-1"}
     assert (await d.http.get("/v1/models", headers=carol)).status_code == 200
@@ -95,6 +98,21 @@ async def test_keys_change_without_a_restart(deploy: Deploy, keys: Path, caplog:
         write(keys, "sk-dave-1: [dave\n")
         await until(lambda: "is no YAML" in caplog.text, "the broken file is told of")
     assert (await d.http.get("/v1/models", headers=carol)).status_code == 200
+
+
+async def test_former_keys_are_good_while_other_routers_may_not_have_the_new_ones(deploy: Deploy, keys: Path) -> None:
+    """Two routers get a change at different times: until both have it, the former key is the one that both take."""
+    first = await deploy(0, 1, api_keys=keys)
+    assert first.router.keys is not None
+    before = fleet_status(first.router)["router"]["keys_since"]
+    write(keys, "sk-carol-1: carol\n")
+    os.utime(keys, (4e9, 4e9))
+    await until(lambda: first.router.keys.tenant(b"sk-carol-1") == "carol", "read")
+    assert (await first.http.get("/v1/models", headers=ALICE)).status_code == 200
+    assert (await first.http.get("/v1/models", headers={"authorization": "Bearer sk-carol-1"})).status_code == 200
+    assert fleet_status(first.router)["router"]["keys_since"] == "2096-10-02T07:06:40Z" > before
+    first.router.fleet.policy = Policy(key_overlap_seconds=0.0)
+    assert (await first.http.get("/v1/models", headers=ALICE)).status_code == 401
 
 
 async def test_keys_are_never_logged(deploy: Deploy, keys: Path, caplog: pytest.LogCaptureFixture) -> None:

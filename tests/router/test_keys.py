@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from v4_core.errors import ConfigError
-from v4_router.keys import Keys, read_keys
+from v4_router.keys import KeyRing, Keys, read_keys
 
 
 def test_a_key_has_its_tenant() -> None:
@@ -20,11 +20,53 @@ def test_what_is_kept_is_no_key() -> None:
     assert vars(keys)["_tenants"] != vars(Keys({"one-secret-key": "alice"}))["_tenants"], "a secret of each process"
 
 
+class Ring:
+    """Keys that change while time passes."""
+
+    def __init__(self, overlap: float) -> None:
+        self.now, self.overlap = 1000.0, overlap
+        self.keys = KeyRing(Keys({"one": "alice", "both": "alice"}), lambda: self.overlap, lambda: self.now)
+
+    def good(self) -> dict[str, str]:
+        """Tenants of the keys that are taken now."""
+        found = {key: self.keys.tenant(key.encode()) for key in ("one", "both", "two", "three")}
+        return {key: tenant for key, tenant in found.items() if tenant}
+
+
+def test_a_key_that_was_taken_out_is_good_for_the_overlap() -> None:
+    ring = Ring(60.0)
+    assert ring.good() == {"one": "alice", "both": "alice"}
+    ring.keys.replace(Keys({"both": "bob", "two": "bob"}))
+    assert ring.good() == {"one": "alice", "both": "bob", "two": "bob"}, "the file's word is the first"
+    ring.now += 40.0
+    ring.keys.replace(Keys({"three": "carol"}))
+    assert ring.good() == {"one": "alice", "both": "bob", "two": "bob", "three": "carol"}
+    ring.now += 20.0
+    assert ring.good() == {"both": "bob", "two": "bob", "three": "carol"}
+    ring.now += 40.0
+    assert ring.good() == {"three": "carol"}
+
+
+def test_an_overlap_of_0_revokes_at_once() -> None:
+    """Also what was taken out before it was set, and what comes back is good again."""
+    ring = Ring(60.0)
+    ring.keys.replace(Keys({"two": "bob"}))
+    ring.overlap = 0.0
+    assert ring.good() == {"two": "bob"}
+    ring.keys.replace(Keys({"one": "bob"}))
+    assert ring.good() == {"one": "bob"}
+    ring.overlap = 60.0
+    ring.now += 1.0
+    assert ring.good() == {"one": "bob"}, "what was refused once stays so"
+
+
 def test_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text("sk-1: alice\n'123': bob\n")
     keys = read_keys(file)
     assert (keys.tenant(b"sk-1"), keys.tenant(b"123")) == ("alice", "bob")
+    assert keys.written is not None
+    assert keys.written.timestamp() == pytest.approx(file.stat().st_mtime, abs=0.01)
 
 
 @pytest.mark.parametrize(
