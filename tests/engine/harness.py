@@ -1,7 +1,13 @@
-"""Runs engines step by step and compares what they say about every token: the whole vocabulary's log-probabilities."""
+"""Runs engines step by step and compares what they say about every token: the whole vocabulary's log-probabilities.
 
+What never changes is made once a process: weights, and what an engine says of a prompt that it has for itself.
+"""
+
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 
@@ -10,7 +16,7 @@ from v4_core.config import ModelConfig
 from v4_core.geometry import CacheGeometry
 from v4_core.sampling import Sampling
 from v4_engine.engine import Admitted, Engine, Event, Parked, Token
-from v4_engine.params import build
+from v4_engine.params import Params, build
 from v4_engine.scheduler import Limits
 from v4_engine.sequence import Key, Leg, Request
 from v4_engine.stores import CacheMemory
@@ -19,6 +25,13 @@ CPU = torch.device("cpu")
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 GREEDY = Sampling(temperature=0.0)
 ALL_LOGPROBS = Sampling(temperature=0.0, logprobs=512)
+
+
+@cache
+def weights(config: ModelConfig, compute: str, seed: int) -> Params:
+    """The tiny random model's, shared by all engines: torch lets nobody write into them but in inference mode."""
+    with torch.inference_mode():
+        return build(config, tiny_tensors(config, seed).items(), DTYPES[compute], CPU)
 
 
 def make_engine(
@@ -32,11 +45,17 @@ def make_engine(
 ) -> Engine:
     """A poisoned engine over the tiny random model."""
     config = config or tiny_config()
-    params = build(config, tiny_tensors(config, seed).items(), DTYPES[compute], CPU)
+    params = weights(config, compute, seed)
     bounds = Limits(**({"max_sequences": 6, "max_model_len": 8192, "chunk_tokens": 512} | limits))
     geometry = CacheGeometry(config, storage, storage, slack)
     memory = CacheMemory(geometry, slots, bounds.max_sequences + bounds.scratch_tails, CPU)
     return Engine(config, params, memory, bounds, poison=True)
+
+
+def damage(engine: Engine) -> None:
+    """Make the head of this engine's model, and of no other's, give NaN for every prompt."""
+    params = engine._model._params
+    engine._model._params = replace(params, norm=torch.full_like(params.norm, math.nan))
 
 
 def prompt(n: int, seed: int = 1) -> list[int]:
@@ -98,16 +117,28 @@ class Run:
 
     def logprobs(self, name: str = "r", choice: int = 0) -> torch.Tensor:
         """[output, vocab] log-probabilities by token id."""
-        rows = torch.empty(len(self.tokens[name, choice]), 512, dtype=torch.float64)
-        for row, token in zip(rows, self.tokens[name, choice], strict=True):
-            for index, value in token.drawn.top:
-                row[index] = value
-        return rows
+        rows = [sorted(token.drawn.top) for token in self.tokens[name, choice]]
+        assert all([index for index, _ in row] == list(range(512)) for row in rows)
+        return torch.tensor([[value for _, value in row] for row in rows], dtype=torch.float64)
 
 
-def alone(ids: Sequence[int], max_tokens: int = 4) -> Run:
-    """A fresh fp64 engine that runs one prompt in one shot."""
-    return Run(make_engine(chunk_tokens=16_384)).until_idle(request(ids, max_tokens=max_tokens))
+@dataclass(frozen=True)
+class Answer:
+    """Output tokens, and [output, vocab] log-probabilities by token id."""
+
+    ids: list[int]
+    logprobs: torch.Tensor
+
+
+def alone(ids: Sequence[int], max_tokens: int = 4) -> Answer:
+    """What a fresh fp64 engine says that runs one prompt in one shot."""
+    return _alone(tuple(ids), max_tokens)
+
+
+@cache
+def _alone(ids: tuple[int, ...], max_tokens: int) -> Answer:
+    run = Run(make_engine(chunk_tokens=16_384)).until_idle(request(ids, max_tokens=max_tokens))
+    return Answer(run.ids(), run.logprobs())
 
 
 def assert_same(left: torch.Tensor, right: torch.Tensor, tolerance: float = 1e-9) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.harness import GREEDY, Run, make_engine, prompt, request
+from tests.engine.harness import GREEDY, Run, damage, make_engine, prompt, request
 from tests.engine.test_scheduler import CHECKPOINT, ask, drain
 from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
 from v4_engine.pool import SlotPool
@@ -145,6 +145,6 @@ def test_the_last_token_of_a_prompt_is_of_a_prompt_even_if_it_runs_alone() -> No
 
 def test_a_model_that_gives_no_numbers_draws_nothing() -> None:
     engine = make_engine()
-    engine._model._params.norm.fill_(float("nan"))
+    damage(engine)
     Run(engine).until_idle(request(prompt(20)))
     assert engine.counts.drawn_tokens == 0

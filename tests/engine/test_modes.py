@@ -15,7 +15,7 @@ LENGTHS = [*range(1, 10), 127, 128, 129, 255, 256, 257, 511, 512, 513, 777]
 def test_chunked_equals_one_shot(chunk: int) -> None:
     ids = prompt(600)
     chunked = Run(make_engine(chunk_tokens=chunk, max_sequences=1)).until_idle(request(ids))
-    assert_same(chunked.logprobs(), alone(ids).logprobs())
+    assert_same(chunked.logprobs(), alone(ids).logprobs)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -24,10 +24,10 @@ def test_batched_equals_alone_and_a_hit_equals_cold(n: int) -> None:
     others = [request(prompt(m, seed=m), f"o{m}") for m in (2, 130, 700)]
     run = Run(engine).until_idle(*others, request(prompt(n)))
     cold = alone(prompt(n))
-    assert_same(run.logprobs(), cold.logprobs())
+    assert_same(run.logprobs(), cold.logprobs)
     again = Run(engine).until_idle(request(prompt(n)))
     assert again.cached["r", 0] == 256 * ((n - 1) // 256)
-    assert_same(again.logprobs(), cold.logprobs())
+    assert_same(again.logprobs(), cold.logprobs)
 
 
 @pytest.mark.parametrize("shared", [255, 256, 257, 511, 512, 700])
@@ -37,14 +37,14 @@ def test_a_shared_prefix_is_used_and_leaves_a_junction(shared: int) -> None:
     other = prompt(900)[:shared] + prompt(300, seed=9)
     for attempt in range(2):
         run = Run(engine).until_idle(request(other))
-        assert_same(run.logprobs(), alone(other).logprobs())
+        assert_same(run.logprobs(), alone(other).logprobs)
         if attempt == 0:
             continue
         assert run.cached["r", 0] == 256 * ((len(other) - 1) // 256)
     third = prompt(900)[:shared] + prompt(40, seed=10)
     run = Run(engine).until_idle(request(third))
     assert run.cached["r", 0] == 256 * (shared // 256), "the junction carries a checkpoint"
-    assert_same(run.logprobs(), alone(third).logprobs())
+    assert_same(run.logprobs(), alone(third).logprobs)
 
 
 def evict_checkpoints(engine: Engine) -> None:
@@ -65,7 +65,7 @@ def test_replay_is_exact_and_writes_no_entry(n: int) -> None:
     run = Run(engine).until_idle(request(prompt(n)))
     hit = 256 * ((n - 1) // 256)
     assert run.cached["r", 0] == max(0, hit - 5 * 15), "a replay of layers * (window - 1) tokens"
-    assert_same(run.logprobs(), alone(prompt(n)).logprobs())
+    assert_same(run.logprobs(), alone(prompt(n)).logprobs)
     size = engine.geometry.slab_bytes
     for name, slot in before.items():
         assert engine.pool.tree.nodes[name].slot == slot
@@ -76,7 +76,7 @@ def test_replay_is_exact_and_writes_no_entry(n: int) -> None:
 
 def test_blocks_evicted_under_pressure_are_computed_again() -> None:
     engine = make_engine(slots=24, max_model_len=2048)
-    cold = alone(prompt(1000)).logprobs()
+    cold = alone(prompt(1000)).logprobs
     Run(engine).until_idle(request(prompt(1000)))
     for seed in range(2, 8):
         Run(engine).until_idle(request(prompt(1500, seed=seed), "o"))
@@ -92,8 +92,8 @@ def test_preemption_recomputes_the_same_tokens() -> None:
     assert engine.counts.preemptions > 0
     for i, ids in enumerate(prompts):
         cold = alone(ids, max_tokens=400)
-        assert run.ids(f"p{i}") == cold.ids()
-        assert_same(run.logprobs(f"p{i}"), cold.logprobs())
+        assert run.ids(f"p{i}") == cold.ids
+        assert_same(run.logprobs(f"p{i}"), cold.logprobs)
 
 
 def hand_over(source: Run, target: Run, name: str = "r") -> None:
@@ -140,14 +140,14 @@ def test_disaggregated_equals_aggregated(n: int, slacks: tuple[int, int]) -> Non
     source.until_idle(request(prompt(n), leg="prefill", max_tokens=300 if n == 600 else 6))
     hand_over(source, target)
     target.until_idle()
-    assert_same(target.logprobs(), alone(prompt(n), max_tokens=300 if n == 600 else 6).logprobs())
+    assert_same(target.logprobs(), alone(prompt(n), max_tokens=300 if n == 600 else 6).logprobs)
     assert source.engine.pool.tree.referenced == target.engine.pool.tree.referenced == 0
 
 
 @pytest.mark.parametrize("n", [5, 256, 300])
 def test_forks_continue_as_if_alone(n: int) -> None:
     run = Run(make_engine()).until_idle(request(prompt(n), n=3))
-    cold = alone(prompt(n)).logprobs()
+    cold = alone(prompt(n)).logprobs
     for choice in range(3):
         assert_same(run.logprobs(choice=choice), cold)
     source, target = Run(make_engine()), Run(make_engine())
@@ -164,7 +164,7 @@ def test_a_decode_worker_takes_only_the_blocks_it_lacks() -> None:
     source.until_idle(request(prompt(700), leg="prefill"))
     hand_over(source, target)
     target.until_idle()
-    assert_same(target.logprobs(), alone(prompt(700)).logprobs())
+    assert_same(target.logprobs(), alone(prompt(700)).logprobs)
 
 
 def test_identical_prompts_at_once_cost_one_prefill() -> None:
@@ -190,8 +190,8 @@ def test_eight_thousand_tokens() -> None:
     ids = prompt(8000)
     cold = alone(ids)
     engine = make_engine(chunk_tokens=1000)
-    assert_same(Run(engine).until_idle(request(ids)).logprobs(), cold.logprobs())
-    assert_same(Run(engine).until_idle(request(ids)).logprobs(), cold.logprobs())
+    assert_same(Run(engine).until_idle(request(ids)).logprobs(), cold.logprobs)
+    assert_same(Run(engine).until_idle(request(ids)).logprobs(), cold.logprobs)
 
 
 @pytest.mark.parametrize(

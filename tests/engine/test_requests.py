@@ -1,13 +1,11 @@
 """What the engine refuses, and what it does when the model gives no numbers."""
 
-import math
-
 import pytest
 
-from tests.engine.harness import GREEDY, Run, make_engine, prompt, request
+from tests.engine.harness import GREEDY, Run, damage, make_engine, prompt, request
 from v4_core.errors import RequestError
 from v4_core.sampling import Sampling
-from v4_engine.engine import Broken, Engine
+from v4_engine.engine import Broken
 from v4_engine.errors import EngineError
 from v4_engine.generate import output_ids
 from v4_engine.sequence import Leg, Request
@@ -42,11 +40,6 @@ def test_the_same_request_twice_is_refused() -> None:
     assert engine.reserve(request(prompt(300), "d", "decode")) is not None
     with pytest.raises(RequestError, match="here already"):
         engine.reserve(request(prompt(300), "d", "decode"))
-
-
-def damage(engine: Engine) -> None:
-    """Make the model's head give NaN for every prompt."""
-    engine._model._params.norm.fill_(math.nan)
 
 
 @pytest.mark.parametrize("leg", ["whole", "prefill"])

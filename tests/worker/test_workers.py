@@ -9,7 +9,7 @@ from functools import partial
 import grpc.aio
 import pytest
 
-from tests.engine.harness import make_engine, prompt
+from tests.engine.harness import damage, make_engine, prompt
 from tests.worker.cluster import Node, offline, start, until
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
@@ -362,7 +362,7 @@ async def test_channels_to_workers_that_are_gone_are_closed(monkeypatch: pytest.
 @pytest.mark.parametrize("leg", [pb.WHOLE, pb.PREFILL])
 async def test_a_model_that_gives_no_numbers_fails_the_request(leg: pb.Leg) -> None:
     engine = make_engine()
-    engine._model._params.norm.fill_(float("nan"))
+    damage(engine)
     node = await Node.start("prefill", engine)
     node.send(start(prompt(300), leg))
     failed = (await node.event("failed")).failed
