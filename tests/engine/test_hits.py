@@ -1,24 +1,9 @@
-"""How much of a prompt is cached: exactly what was promised, for every length."""
+"""How much of a prompt is cached: exactly what was promised. test_scheduler holds it for every length."""
 
 import pytest
 
-from tests.engine.harness import Run, make_engine, prompt, request
+from tests.engine.harness import GREEDY, Run, make_engine, prompt, request
 from tests.tiny import tiny_config
-from v4_core.sampling import Sampling
-
-GREEDY = Sampling(temperature=0.0)
-
-
-def test_the_same_prompt_again_hits_all_its_complete_blocks_for_every_length() -> None:
-    """Prompts of 1..1024 tokens on one engine: each length has its own first token, so that nothing else is shared."""
-    config = tiny_config(compress_ratios=[4, 128], num_hidden_layers=2, vocab_size=2048, hc_sinkhorn_iters=2)
-    engine = make_engine(config, "fp32", "fp32", slots=64, max_model_len=2048, chunk_tokens=2048)
-    for n in range(1, 1025):
-        ids = [2 + n, *prompt(n - 1)]
-        first = Run(engine).until_idle(request(ids, max_tokens=1, sampling=GREEDY))
-        again = Run(engine).until_idle(request(ids, max_tokens=1, sampling=GREEDY))
-        assert first.cached["r", 0] == 0
-        assert again.cached["r", 0] == 256 * ((n - 1) // 256)
 
 
 @pytest.mark.parametrize("output", [1, 255, 256, 300])

@@ -8,7 +8,7 @@ from tests.tiny import tiny_config
 from v4_engine.engine import Engine
 from v4_engine.sequence import Request
 
-LENGTHS = [*range(1, 10), 127, 128, 129, 255, 256, 257, 511, 512, 513, 777]
+LENGTHS = [*range(1, 10), *(128 * i + d for i in (1, 2, 4, 6, 8) for d in (-1, 0, 1)), 777]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 5, 127, 128, 129, 255, 256, 257])

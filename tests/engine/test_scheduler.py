@@ -68,6 +68,19 @@ def test_what_check_fits_accepts_an_empty_engine_admits_whatever_is_cached() -> 
     assert plan.restores
 
 
+@pytest.mark.parametrize("leg", ["whole", "prefill"])
+def test_the_same_prompt_again_starts_behind_its_complete_blocks_for_every_length(leg: Leg) -> None:
+    """At the checkpoint there: a replay would start 60 tokens before."""
+    scheduler = make(slots=64, length=2048, chunk_tokens=2048)
+    for n in range(1, 1025):
+        for hit in (0, 256 * ((n - 1) // 256)):
+            scheduler.add(ask("r", n, leg, family=n))
+            plan = step(scheduler)
+            assert plan.prefill_tokens == n - hit
+            assert [restore.boundary for restore in plan.restores] == [hit] * (hit > 0)
+            assert scheduler.drop(("r", 0))
+
+
 def test_a_decode_reservation_waits_behind_a_preempted_stream() -> None:
     scheduler = make(slots=10, sequences=3)
     scheduler.add(ask("old", 500, family=1))
