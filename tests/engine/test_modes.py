@@ -223,17 +223,24 @@ def test_a_boundary_inside_a_replay_gets_no_checkpoint() -> None:
 
 
 def test_no_rolling_checkpoint_inside_a_replay() -> None:
+    """A continuation is beyond its prompt while it replays, and a chunk of it ends at a boundary there."""
     config = tiny_config(compress_ratios=[0, 4, 128], num_hidden_layers=3, sliding_window=128)
-    engine = make_engine(config, chunk_tokens=1024)
+    replay = 3 * 127
+    engine = make_engine(config, chunk_tokens=1024 - (1280 - replay))
     ids = prompt(1500)
     Run(engine).until_idle(request(ids))
     evict_checkpoints(engine)
     continued = Request(("r", 0), "whole", ids[:600], output=ids[600:], max_tokens=2000, sampling=ALL_LOGPROBS)
     engine.submit(continued)
     run = Run(engine)
+    ends = set()
     while not run.tokens["r", 0]:
         run.step()
+        ends.add(engine.scheduler.running[0].computed)
+    assert 1024 in ends
     engine.drop(("r", 0))
-    shorter = prompt(1500)[:1300]
+    shorter = ids[:1100]
+    again = Run(engine).until_idle(request(shorter))
+    assert again.cached["r", 0] == 1024 - replay
     cold = Run(make_engine(config, chunk_tokens=4096)).until_idle(request(shorter))
-    assert_same(Run(engine).until_idle(request(shorter)).logprobs(), cold.logprobs())
+    assert_same(again.logprobs(), cold.logprobs())
