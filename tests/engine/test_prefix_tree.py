@@ -64,6 +64,23 @@ def test_order_of_eviction() -> None:
     pool.check_integrity([])
 
 
+def test_checkpoints_of_leaves_go_before_older_ones_inside_a_chain() -> None:
+    pool = SlotPool(20)
+    long, other = chain(1, 2), chain(8)
+    grow(pool, long)
+    save(pool, long[0])
+    save(pool, long[1])
+    grow(pool, other)
+    save(pool, other[0])
+    gone = [pool.tree.evict() for _ in range(4)]
+    assert [(evicted.what, evicted.name) for evicted in gone if evicted is not None] == [
+        ("checkpoint", long[1]),
+        ("block", long[1]),
+        ("checkpoint", long[0]),  # of a leaf now
+        ("block", long[0]),
+    ]
+
+
 def test_a_referenced_block_stays_and_its_checkpoint_may_go() -> None:
     pool = SlotPool(5)
     names = chain(1, 2)
