@@ -73,6 +73,9 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
     "replace: the first step makes room": (
         Wish(Size(2, 4), replace=True), NEW, [serving("old", 2, 4)], {"new": Size(0, 0), "old": Size(1, 2)},
     ),
+    "replace: a step is the nearest number of each role": (
+        Wish(Size(3, 5), replace=True), NEW, [serving("old", 3, 5)], {"new": Size(0, 0), "old": Size(2, 3)},
+    ),
     "replace: the room is taken once it is free": (
         Wish(Size(2, 4), replace=True), Generation("new"), [serving("old", 1, 2)],
         {"new": Size(1, 2), "old": Size(1, 2)},

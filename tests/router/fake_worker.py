@@ -98,6 +98,7 @@ class FakeWorker(rpc.WorkerServicer):
         self.hands_back = asyncio.Event()  # every choice that runs, as at the end of a drain
         self.hangs = False  # says nothing of new legs
         self.duplicates = False  # every message twice
+        self.repeats = 0  # tokens before its own that each message holds too
         self.first_tokens_late = 0.0  # seconds by which prefill's tokens come behind their cache
         self.gap_at: int | None = None  # output tokens, of which one is not sent
         self.tokens_sent = 0
@@ -311,7 +312,8 @@ class FakeWorker(rpc.WorkerServicer):
                     self.running.pop((start.request, start.attempt), None)
                 if step >= skip and len(output) != self.gap_at:
                     self.tokens_sent += 1
-                    send(tokens=self._tokens(start, choice, len(output) - 1, token, finish))
+                    at = max(0, len(output) - 1 - self.repeats)
+                    send(tokens=self._tokens(start, choice, at, output[at:], finish))
             step += 1
             await asyncio.sleep(self.step_seconds)
         return not live
@@ -331,9 +333,11 @@ class FakeWorker(rpc.WorkerServicer):
             return pb.MIGRATE
         return pb.NOT_FINISHED
 
-    def _tokens(self, start: pb.Start, choice: int, at: int, token: int, finish: pb.Finish) -> pb.Tokens:
+    def _tokens(self, start: pb.Start, choice: int, at: int, tokens: list[int], finish: pb.Finish) -> pb.Tokens:
         logprobs = []
         if start.sampling.HasField("logprobs"):
-            top = list(range(token, token + start.sampling.logprobs))
-            logprobs = [pb.TokenLogprobs(logprob=-0.5, top_ids=top, top_logprobs=[-0.5 - i for i in range(len(top))])]
-        return pb.Tokens(choice=choice, start=at, ids=array("I", [token]).tobytes(), logprobs=logprobs, finish=finish)
+            for token in tokens:
+                top = list(range(token, token + start.sampling.logprobs))
+                values = [-0.5 - i for i in range(len(top))]
+                logprobs.append(pb.TokenLogprobs(logprob=-0.5, top_ids=top, top_logprobs=values))
+        return pb.Tokens(choice=choice, start=at, ids=array("I", tokens).tobytes(), logprobs=logprobs, finish=finish)

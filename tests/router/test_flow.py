@@ -230,6 +230,20 @@ async def test_duplicated_events_change_nothing(deploy: Deploy) -> None:
     await d.idle()
 
 
+@pytest.mark.parametrize("repeats", [1, 3])
+async def test_of_a_message_only_what_is_not_known_yet_counts(deploy: Deploy, repeats: int) -> None:
+    """Its beginning may be known: from prefill, or from a worker that is lost."""
+    d = await deploy()
+    for worker in d.workers:
+        worker.repeats = repeats
+    answer = await ask(d, 20, n=2, logprobs=2)
+    assert answer.status_code == 200, answer.text
+    for number, choice in enumerate(answer.json()["choices"]):
+        assert choice["token_ids"] == expected(PROMPT, 20, number)
+        assert len(choice["logprobs"]["token_logprobs"]) == 20
+    await d.idle()
+
+
 async def test_decode_may_be_ahead_of_prefills_first_token(deploy: Deploy) -> None:
     """The two streams are not ordered: decode's tokens wait for the first one."""
     d = await deploy()
