@@ -274,8 +274,8 @@ class Engine:
         events.append(Parked(sequence.request, tuple(sequence.slots), _held(sequence), tuple(firsts)))
 
     def _give_up(self, sequence: Sequence, events: list[Event]) -> None:
-        """The model gave NaN: no token may come of it, and none of the request's choices and blocks is trusted."""
-        message = "the model's output is not a number: its weights or state are damaged"
+        """The model gave NaN or infinity: no token may come of it, and no choice or block of the request is trusted."""
+        message = "the model's output is not a number or infinite: its weights or state are damaged"
         if sequence.request.leg == "prefill":  # somebody may be reading it: its owner drops it
             self.scheduler.park(sequence)
             sequence.damaged = True

@@ -67,13 +67,13 @@ def penalised(s: Sampling) -> bool:
 
 @torch.inference_mode()
 def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | None]:
-    """One token per row of logits [n, vocab]; None where the model gave NaN, of which no token may come."""
+    """One token per row of logits [n, vocab]; None where the model gave NaN or infinity, of which no token may come."""
     adjusted = _adjust(logits, draws)
     ids = adjusted.argmax(-1)
     if any(d.sampling.temperature > 0 for d in draws):
         hot = torch.tensor([d.sampling.temperature > 0 for d in draws], device=logits.device)
         ids = torch.where(hot, _random(adjusted, draws), ids)
-    broken = logits.isnan().any(-1)
+    broken = (logits * 0).sum(-1) != 0  # 0 * x is 0 of finite x only
     chosen: list[int] = torch.where(broken, -1, ids).tolist()
     drawn: list[Drawn | None] = [Drawn(token) if token >= 0 else None for token in chosen]
     wanted = [i for i, d in enumerate(draws) if d.sampling.logprobs is not None and chosen[i] >= 0]

@@ -122,10 +122,25 @@ def test_a_row_does_not_depend_on_its_batch(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_token_comes_of_nan_and_the_other_rows_get_theirs(temperature: float) -> None:
-    logits = torch.tensor([[0.0, 9.0], [float("nan"), 1.0], [9.0, 0.0]])
-    drawn = sample(logits, [Draw(Sampling(temperature=temperature, seed=1, logprobs=1), 5, 0)] * 3)
+@pytest.mark.parametrize("bias", [{}, {0: 100.0, 1: -100.0}])
+@pytest.mark.parametrize(
+    "row",
+    [[math.nan, 1.0], [1.0, math.nan], [math.inf, 1.0], [1.0, -math.inf], [math.inf, -math.inf], [-math.inf] * 2],
+)
+def test_no_token_comes_of_a_row_that_is_not_finite_and_the_others_get_theirs(
+    row: list[float], bias: dict[int, float], temperature: float
+) -> None:
+    plain = Draw(Sampling(temperature=temperature, seed=1, logprobs=1), 5, 0)
+    broken = Draw(Sampling(temperature=temperature, seed=1, top_k=1, logit_bias=bias, logprobs=1), 5, 0)
+    drawn = sample(torch.tensor([[0.0, 99.0], row, [99.0, 0.0]]), [plain, broken, plain])
     assert [d.id if d else None for d in drawn] == [1, None, 0]
+
+
+def test_the_largest_finite_logits_are_drawn_from() -> None:
+    most = torch.finfo(torch.float32).max
+    (drawn,) = sample(torch.tensor([[most, most, -most, -most]]), [Draw(Sampling(seed=1), 5, 0)])
+    assert drawn is not None
+    assert drawn.id in (0, 1)
 
 
 def test_history_grows_by_a_token_as_if_made_anew() -> None:

@@ -175,7 +175,7 @@ def _hyper_pre(
 ) -> None:
     tokens, m, width = streams.shape
     for s in range(tokens):
-        total = streams[s, 0, 0] * streams[s, 0, 0] * 0
+        total = streams.dtype.type(0)
         for j in range(m):
             for i in range(width):
                 total += streams[s, j, i] * streams[s, j, i]
@@ -194,7 +194,7 @@ def _hyper_pre(
             for i in range(m):
                 c[j, i] = mixes[s, at + i] * factor * scale[at + i] + base[at + i]
                 top = max(top, c[j, i])
-            row = top * 0
+            row = comb.dtype.type(0)
             for i in range(m):
                 c[j, i] = math.exp(c[j, i] - top)
                 row += c[j, i]
@@ -202,7 +202,7 @@ def _hyper_pre(
                 c[j, i] = c[j, i] / row + eps
         for turn in range(2 * iterations - 1):
             for j in range(m):
-                line = c[0, 0] * 0
+                line = comb.dtype.type(0)
                 for i in range(m):
                     line += c[i, j] if turn % 2 == 0 else c[j, i]
                 line = 1 / (line + eps)
@@ -231,19 +231,22 @@ def _route(logits: Floats, experts: Ints, weights: Floats, bias: Floats, choose:
     tokens, count = logits.shape
     k = experts.shape[1]
     scores = np.empty(count, dtype=logits.dtype)
+    biased = np.empty(count, dtype=logits.dtype)
     open_ = np.empty(count, dtype=np.bool_)
     for s in range(tokens):
         for e in range(count):
             x = logits[s, e]
             scores[e] = math.sqrt(max(x, 0) + math.log1p(math.exp(-abs(x))))
+            biased[e] = scores[e] + bias[e]
             open_[e] = True
         total = 0.0
         for i in range(k):
             if choose:
-                best = -1
-                for e in range(count):
-                    if open_[e] and (best < 0 or scores[e] + bias[e] > scores[best] + bias[best]):
-                        best = e
+                best, top = -1, biased[0]
+                for e in range(count):  # in the order of torch's sort, in which NaN is the highest
+                    higher = best < 0 or biased[e] > top or (math.isnan(biased[e]) and not math.isnan(top))
+                    if open_[e] and higher:
+                        best, top = e, biased[e]
                 open_[best] = False
                 experts[s, i] = best
             total += scores[experts[s, i]]
@@ -274,7 +277,7 @@ def _select(scores: Floats, visible: Ints, index: Ints, valid: NDArray[np.bool_]
         row = scores[s, :count].copy()
         for i in range(count):
             if math.isnan(row[i]):
-                row[i] = -math.inf
+                row[i] = math.inf
         least = np.partition(row, count - k)[count - k]
         above = 0
         for i in range(count):

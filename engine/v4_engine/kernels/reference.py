@@ -58,6 +58,7 @@ def hyper_post(out: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tens
 def route(logits: Tensor, bias: Tensor | None, fixed: Tensor | None, k: int, factor: float) -> tuple[Tensor, Tensor]:
     """Experts [S, k] int64 of each token and their weights [S, k] (2.10). Ties go to the lower expert.
 
+    A NaN score counts as the highest, as torch sorts, so that it reaches the token's weights and output.
     logits [S, E] in `acc`; bias [E] takes part in the choice only; `fixed` [S, k] are the experts of a hash layer.
     """
     scores = F.softplus(logits).sqrt()
@@ -117,7 +118,7 @@ def index_scores(
 def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k highest of scores [N, E] among the first visible[n] of each row, E >= k; ties go to the lower index.
 
-    Returns (index [N, k] ascending, valid [N, k]); an invalid index is 0. A NaN score counts as the lowest.
+    Returns (index [N, k] ascending, valid [N, k]); an invalid index is 0. A NaN score counts as infinite.
     """
     step = max(1, _WORKSPACE_BYTES // (6 * scores.shape[1] * scores.element_size()))
     if step >= scores.shape[0]:
@@ -131,7 +132,7 @@ def _select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
     n, entries = scores.shape
     column = torch.arange(entries, device=scores.device)
     # One NaN that is compared would shift the choices of every row behind it.
-    scores = scores.masked_fill((column >= visible[:, None]) | scores.isnan(), -torch.inf)
+    scores = scores.masked_fill(scores.isnan(), torch.inf).masked_fill_(column >= visible[:, None], -torch.inf)
     least = scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
     above, equal = scores > least, scores == least
     room = k - above.sum(-1, keepdim=True)
