@@ -1,12 +1,17 @@
 """Drawing tokens: a function of the request's parameters, prompt ids, output ids so far and choice.
 
-    logits -> penalties and bias -> temperature -> top-k, top-p, min-p -> probabilities
-    -> Philox(seed, choice, position) -> one uniform -> inverse CDF in token-id order
+    logits -> bias -> repetition penalty, then frequency and presence -> temperature -> min-p -> top-k -> top-p
+    -> probabilities -> Philox(seed, choice, position) -> one uniform -> inverse CDF in token-id order
+
+This is vLLM's order. Each filter sees the distribution that the one before it left, renormalised: top-p is a share of
+what min-p and top-k keep. (transformers takes min-p last, which differs only where min-p meets top-p.) Of equal logits
+the lower id counts as the likelier, so top-k keeps exactly k tokens.
 
 The uniform is made on the host, so that a continuation on another worker draws the same. Log-probabilities reported are
 the model's own, before any of this.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,17 +88,17 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | None]:
 
 
 def _adjust(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Logits after penalties and bias; presence and frequency count output tokens, repetition the prompt's too."""
+    """Logits after bias and penalties; presence and frequency count output tokens, repetition the prompt's too."""
     rows = [i for i, d in enumerate(draws) if penalised(d.sampling)]
     biased = [(i, t, v) for i, d in enumerate(draws) for t, v in d.sampling.logit_bias.items()]
     if not rows and not biased:
         return logits
     logits = logits.clone()
-    if rows:
-        logits[rows] = _penalise(logits[rows], [draws[i] for i in rows])
     if biased:
         row, token, value = (torch.tensor(column, device=logits.device) for column in zip(*biased, strict=True))
         logits.index_put_((row, token), value.to(logits.dtype), accumulate=True)
+    if rows:
+        logits[rows] = _penalise(logits[rows], [draws[i] for i in rows])
     return logits
 
 
@@ -111,29 +116,36 @@ def _penalise(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 def _random(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     """Inverse-CDF draws [n]; rows with temperature 0 are drawn at temperature 1, for nobody."""
-    params = [d.sampling for d in draws]
-    column = [
-        [s.temperature or 1.0 for s in params],
-        [s.top_p for s in params],
-        [s.min_p for s in params],
-        [uniform(d.sampling.seed, d.choice, d.position) for d in draws],
-    ]
-    temperature, top_p, min_p, u = torch.tensor(column, dtype=torch.float64, device=logits.device).unsqueeze(-1)
+    temperature = _column([d.sampling.temperature or 1.0 for d in draws], logits)
+    u = _column([uniform(d.sampling.seed, d.choice, d.position) for d in draws], logits)
     logits = logits.to(torch.float64)
     weights = ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
-    if any(s.top_k or s.top_p < 1 or s.min_p > 0 for s in params):
-        vocab = logits.shape[-1]
-        top_k = torch.tensor([s.top_k or vocab for s in params], device=logits.device).unsqueeze(-1)
-        ordered, order = weights.sort(dim=-1, descending=True, stable=True)
-        rank = torch.arange(vocab, device=logits.device)
-        before = ordered.cumsum(-1) - ordered
-        kept = (rank < top_k) & (before < top_p) & (ordered >= min_p * ordered[:, :1])
-        kept[:, 0] = True
-        weights = weights * torch.zeros_like(kept).scatter_(1, order, kept)
+    if any(d.sampling.top_k or d.sampling.top_p < 1 or d.sampling.min_p > 0 for d in draws):
+        weights = _filter(weights, [d.sampling for d in draws])
     cumulative = weights.cumsum(-1)
     return (
         torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
     )
+
+
+def _filter(weights: Tensor, params: Sequence[Sampling]) -> Tensor:
+    """Probabilities [n, vocab] with 0 in place of those that min-p, top-k and top-p drop; the first is always kept."""
+    vocab = weights.shape[-1]
+    min_p = _column([s.min_p for s in params], weights)
+    top_k = _column([s.top_k or vocab for s in params], weights)
+    top_p = _column([s.top_p if s.top_p < 1 else math.inf for s in params], weights)
+    ordered, order = weights.sort(dim=-1, descending=True, stable=True)
+    kept = (ordered >= min_p * ordered[:, :1]) & (torch.arange(vocab, device=weights.device) < top_k)
+    kept[:, 0] = True
+    ordered *= kept
+    total = ordered.cumsum(-1)
+    kept[:, 1:] &= total[:, :-1] < top_p * total[:, -1:]
+    return weights * torch.zeros_like(kept).scatter_(1, order, kept)
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    """float64 [n, 1] where `like` is."""
+    return torch.tensor(values, dtype=torch.float64, device=like.device).unsqueeze(-1)
 
 
 def _with_logprobs(logits: Tensor, draws: Sequence[Draw], chosen: list[int], wanted: list[int]) -> list[Drawn]:
