@@ -88,7 +88,11 @@ class LogprobWriter:
         return {"content": content, "refusal": None}
 
     def completion(self, ids: list[int], logprobs: list[pb.TokenLogprobs], offset: int) -> dict[str, Any]:
-        """`logprobs` of a completion choice; `offset` is where the first token's text begins."""
+        """`logprobs` of a completion choice; `offset` is where the first token's text begins.
+
+        As with OpenAI and vLLM, the sampled token is among its alternatives, which are one more where it is not among
+        the likeliest. (A chat's are the likeliest alone; the sampled token stands beside them, whatever its rank.)
+        """
         tokens = [self._text(token) for token in ids]
         offsets = []
         for text in tokens:
@@ -98,7 +102,9 @@ class LogprobWriter:
             "tokens": tokens,
             "token_logprobs": [_finite(entry.logprob) for entry in logprobs],
             "top_logprobs": [
-                {self._text(t): _finite(p) for t, p in zip(e.top_ids, e.top_logprobs, strict=True)} for e in logprobs
+                {self._text(t): _finite(p) for t, p in zip(e.top_ids, e.top_logprobs, strict=True)}
+                | {text: _finite(e.logprob)}
+                for text, e in zip(tokens, logprobs, strict=True)
             ],
             "text_offset": offsets,
         }

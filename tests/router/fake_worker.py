@@ -79,6 +79,7 @@ class FakeWorker(rpc.WorkerServicer):
         self.caches = caches
         self.address = ""
         self.script: Script | None = None  # else next_token without end
+        self.rank = 0  # of a sampled token among the likeliest
         self.step_seconds = 0.0
         self.tails = 1000
         self.refusals: list[pb.Reason] = []  # reasons for the next legs
@@ -337,7 +338,8 @@ class FakeWorker(rpc.WorkerServicer):
         logprobs = []
         if start.sampling.HasField("logprobs"):
             for token in tokens:
-                top = list(range(token, token + start.sampling.logprobs))
-                values = [-0.5 - i for i in range(len(top))]
-                logprobs.append(pb.TokenLogprobs(logprob=-0.5, top_ids=top, top_logprobs=values))
+                likeliest = token - self.rank
+                top = list(range(likeliest, likeliest + start.sampling.logprobs))
+                scores = [-0.5 - i for i in range(len(top))]
+                logprobs.append(pb.TokenLogprobs(logprob=-0.5 - self.rank, top_ids=top, top_logprobs=scores))
         return pb.Tokens(choice=choice, start=at, ids=array("I", tokens).tobytes(), logprobs=logprobs, finish=finish)

@@ -213,6 +213,36 @@ async def test_logprobs_in_both_shapes(deploy: Deploy) -> None:
     assert d.prefill[0].starts[-1].sampling.logprobs == 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "rank", "alternatives", "completion"),
+    [
+        (0, 0, [], {"d": -0.5}),
+        (2, 0, ["d", "e"], {"d": -0.5, "e": -1.5}),
+        (2, 1, ["c", "d"], {"c": -0.5, "d": -1.5}),
+        (2, 3, ["a", "b"], {"a": -0.5, "b": -1.5, "d": -3.5}),
+        (0, 3, [], {"d": -3.5}),
+    ],
+)
+async def test_a_sampled_token_is_among_a_completions_alternatives_and_beside_a_chats(
+    deploy: Deploy, asked: int, rank: int, alternatives: list[str], completion: dict[str, float]
+) -> None:
+    d = await deploy()
+    script(d, byte_ids("d"))
+    for worker in d.workers:
+        worker.rank = rank
+    plain = await d.openai.completions.create(model=MODEL, prompt=PROMPT, logprobs=asked, max_tokens=1)
+    logprobs = plain.choices[0].logprobs
+    assert logprobs is not None
+    assert (logprobs.top_logprobs, logprobs.token_logprobs) == ([completion], [completion["d"]])
+    chat = await d.openai.chat.completions.create(
+        model=MODEL, messages=USER, logprobs=True, top_logprobs=asked, max_tokens=1
+    )
+    assert chat.choices[0].logprobs is not None
+    (entry,) = chat.choices[0].logprobs.content or []
+    assert (entry.token, entry.logprob) == ("d", completion["d"])
+    assert [other.token for other in entry.top_logprobs] == alternatives
+
+
 async def test_parameters_reach_the_workers(deploy: Deploy) -> None:
     d = await deploy()
     await d.complete(
