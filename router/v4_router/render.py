@@ -13,10 +13,19 @@ from v4_router.output import Delta, LogprobWriter
 
 DONE = b"data: [DONE]\n\n"
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 
 def dumps(value: Any) -> str:
-    """Compact JSON; text stays as it is."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Compact JSON on what every client takes for one line; other text stays as it is.
+
+    An event's data ends at CR or LF only, but clients that read lines with Python's or JavaScript's means may end them
+    at U+0085, U+2028 and U+2029 too. The other characters at which they do are controls, which JSON escapes anyway.
+    """
+    text = _encode(value)
+    if text.isascii():
+        return text
+    return text.replace("\x85", "\\u0085").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 @dataclass(frozen=True)

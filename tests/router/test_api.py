@@ -243,6 +243,18 @@ async def test_a_sampled_token_is_among_a_completions_alternatives_and_beside_a_
     assert [other.token for other in entry.top_logprobs] == alternatives
 
 
+async def test_no_client_takes_a_token_for_the_end_of_a_line(deploy: Deploy) -> None:
+    d = await deploy()
+    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\nk"
+    script(d, byte_ids(text))
+    seen = await events(d, "/v1/completions", {"prompt": PROMPT})  # by httpx's lines, which are str.splitlines
+    assert "".join(e["choices"][0]["text"] for e in seen[:-1]) == text
+    plain = await d.openai.completions.create(model=MODEL, prompt=PROMPT, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in plain]) == text
+    chat = await d.openai.chat.completions.create(model=MODEL, messages=USER, stream=True)
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in chat]) == text
+
+
 async def test_parameters_reach_the_workers(deploy: Deploy) -> None:
     d = await deploy()
     await d.complete(
