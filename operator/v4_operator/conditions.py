@@ -26,10 +26,20 @@ def written(conditions: Sequence[Condition], before: Sequence[Json], generation:
     return [_written(condition, known.get(condition.type, {}), generation, now) for condition in conditions]
 
 
-def _shortened(text: str) -> str:
-    """A message on one line that fits into a status."""
+def joined(messages: Sequence[str]) -> str:
+    """Several as one message that fits into a status: the longest are cut, so that none hides those behind it."""
+    lines = [" ".join(message.split()) for message in messages]
+    room, longest = _MESSAGE_CHARACTERS - len("; ") * (len(lines) - 1), 0
+    for place, length in enumerate(sorted(map(len, lines))):
+        longest = max(room // (len(lines) - place), 1)  # a fair share of what shorter ones leave
+        room -= min(length, longest)
+    return "; ".join(_shortened(line, longest) for line in lines)
+
+
+def _shortened(text: str, characters: int = _MESSAGE_CHARACTERS) -> str:
+    """A message on one line that is not longer."""
     line = " ".join(text.split())
-    return line if len(line) <= _MESSAGE_CHARACTERS else f"{line[: _MESSAGE_CHARACTERS - 1]}…"
+    return line if len(line) <= characters else f"{line[: characters - 1]}…"
 
 
 def _written(condition: Condition, before: Json, generation: int, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from v4_operator.conditions import Condition, written
+from v4_operator.conditions import Condition, joined, written
 from v4_operator.errors import ApiError, KindMissing, NameTaken, OperatorError
 from v4_operator.spec import Json
 
@@ -68,7 +68,7 @@ def with_errors(
     reason = "NameTaken" if any(isinstance(error, NameTaken) for error in errors) else "ApplyFailed"
     before = _by_type(status.get("conditions") or ()).get("Degraded", {})
     known = [before["message"]] if before.get("status") == "True" else []
-    degraded = Condition("Degraded", True, reason, "; ".join([*told, *known]))
+    degraded = Condition("Degraded", True, reason, joined([*told, *known]))
     others = [condition for condition in status.get("conditions", ()) if condition["type"] != "Degraded"]
     return {**status, "conditions": [*others, *written([degraded], old.get("conditions") or (), generation, now)]}
 

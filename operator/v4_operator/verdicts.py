@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from v4_core.kubernetes import WorkerRole
 from v4_operator.capacity import planned
-from v4_operator.conditions import Condition
+from v4_operator.conditions import Condition, joined
 from v4_operator.deadline import ready_since
 from v4_operator.live import count, holds, replicas
 from v4_operator.names import child
@@ -93,7 +93,7 @@ def _degraded(now: Situation) -> Condition:
     found = list(_troubles(now))
     if not found:
         return Condition("Degraded", False, "AsExpected", "nothing is known to be wrong")
-    return Condition("Degraded", True, found[0].reason, "; ".join(trouble.message for trouble in found))
+    return Condition("Degraded", True, found[0].reason, joined([trouble.message for trouble in found]))
 
 
 def _troubles(now: Situation) -> Iterator[Trouble]:

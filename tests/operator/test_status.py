@@ -7,7 +7,7 @@ import pytest
 
 from tests.operator.world import START, Obj, World, text
 from v4_operator.capacity import planned
-from v4_operator.conditions import Condition, written
+from v4_operator.conditions import Condition, joined, written
 from v4_operator.fleet_view import FleetView
 from v4_operator.needs import Need
 from v4_operator.troubles import pod_troubles, unmet
@@ -169,6 +169,24 @@ def test_times_of_transition_change_with_status_alone() -> None:
     times = [conditions[0]["lastTransitionTime"] for conditions in (first, second, third)]
     assert times == ["2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z"]
     assert len(first[0]["message"]) <= 600
+
+
+@pytest.mark.parametrize(
+    ("messages", "lengths"),
+    [
+        (["a" * 10, "b" * 20], [10, 20]),
+        (["a" * 700], [600]),
+        (["a" * 299, "b" * 299], [299, 299]),
+        (["a" * 299, "b" * 300], [299, 299]),
+        (["a" * 500, "b" * 500, "c" * 96], [250, 250, 96]),
+        (["a" * 50, "b" * 1000, "c" * 100], [50, 446, 100]),
+    ],
+)
+def test_a_long_message_hides_none_behind_it(messages: list[str], lengths: list[int]) -> None:
+    parts = joined(messages).split("; ")
+    assert [len(part) for part in parts] == lengths
+    for part, message in zip(parts, messages, strict=True):
+        assert part == message or (part.endswith("…") and message.startswith(part[:-1]))
 
 
 def test_every_router_must_have_probed_before_the_old_revision_goes() -> None:
