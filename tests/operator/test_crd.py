@@ -7,12 +7,14 @@ from typing import Any, get_args
 import pytest
 
 from tests.operator.schema import CRD, CRD_FILE, SCHEMA, SPEC, STATUS, VERSION, defaulted, fields
+from tests.operator.test_syntax import REFUSED, TAKEN
 from tests.operator.wrong import manifest
 from v4_core import kubernetes as names
 from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
 from v4_core.profiles import PROFILES
 from v4_operator.accelerators import ACCELERATORS
 from v4_operator.spec import Placement, Source, Transport, parse
+from v4_operator.syntax import LABEL, LABEL_VALUE, REPOSITORY, SUBDOMAIN, Rule
 
 RULES = SPEC["x-kubernetes-validations"]
 SOURCES: dict[str, dict[str, Any]] = {
@@ -172,6 +174,40 @@ def test_the_sizes_in_rules_are_the_profiles() -> None:
     longest = {name: profile.config.max_position for name, profile in PROFILES.items()}
     assert any(f"<= {longest['demo']}" in rule["rule"] for rule in RULES)
     assert at("model.contextLength")["maximum"] == longest["flash"] == longest["pro"]
+
+
+NAMED: dict[str, Rule] = {
+    "model.pvc.claimName": SUBDOMAIN,
+    "model.huggingFace.tokenSecret": SUBDOMAIN,
+    "model.huggingFace.claim": SUBDOMAIN,
+    "model.huggingFace.storageClass": SUBDOMAIN,
+    "model.huggingFace.repository": REPOSITORY,
+    "router.apiKeysSecret": SUBDOMAIN,
+    **{
+        f"{part}.pod.{field}": rule
+        for part in ("prefill", "decode", "router")
+        for field, rule in {
+            "priorityClassName": SUBDOMAIN,
+            "runtimeClassName": SUBDOMAIN,
+            "serviceAccountName": SUBDOMAIN,
+            "imagePullSecrets.[].name": SUBDOMAIN,
+            "volumes.[].name": LABEL,
+            "labels": LABEL_VALUE,
+            "nodeSelector": LABEL_VALUE,
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_patterns_are_the_rules_of_the_operator(path: str) -> None:
+    schema, rule = at(path), NAMED[path]
+    schema = schema.get("additionalProperties", schema)
+    for name in [name for same, examples in (*TAKEN, *REFUSED) if same is rule for name in examples]:
+        long_enough = schema.get("minLength", 0) <= len(name) <= schema["maxLength"]
+        # An API server's `$` is the end of the text, which a Python's is not.
+        taken = long_enough and re.search(schema["pattern"].replace("$", r"\Z"), name) is not None
+        assert taken == rule.takes(name), name
 
 
 def test_columns_and_subresources_name_fields() -> None:
