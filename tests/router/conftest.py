@@ -123,6 +123,12 @@ async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router asks workers that say nothing after 0.2 s, for tests of what they then say."""
+    monkeypatch.setattr("v4_router.workers._SILENCE_SECONDS", 0.2)
+
+
+@pytest.fixture
 async def deploy(model_path: Path) -> AsyncIterator[Deploy]:
     """Starts a deployment; `ready=False` does not wait for the workers."""
     async with AsyncExitStack() as stack:

@@ -313,6 +313,7 @@ async def test_the_first_token_may_be_the_last(deploy: Deploy) -> None:
     await d.idle()
 
 
+@pytest.mark.usefixtures("short_silence")
 async def test_room_goes_to_who_waited_longest(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     d.decode[0].tails = 0
@@ -416,6 +417,7 @@ async def test_a_restarted_worker_is_used_again(deploy: Deploy) -> None:
     assert d.prefill[0].starts
 
 
+@pytest.mark.usefixtures("short_silence")
 async def test_a_draining_worker_gets_nothing_new(deploy: Deploy) -> None:
     d = await deploy(1, 2)
     d.decode[0].draining = True

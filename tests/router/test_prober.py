@@ -63,6 +63,7 @@ async def test_prefills_trouble_is_not_decodes(deploy: Deploy, trouble: str, mon
     await d.idle()
 
 
+@pytest.mark.usefixtures("short_silence")
 async def test_a_connection_that_breaks_is_no_new_worker(deploy: Deploy) -> None:
     d = await deploy(1, 1, connect_timeout_seconds=0.2)
     link = d.router.fleet.links[d.decode[0].address]

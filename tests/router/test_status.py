@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.router.conftest import Deploy, Deployment, until
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.status import fleet_status
@@ -11,6 +13,7 @@ def states(d: Deployment) -> list[str]:
     return [one["state"] for one in fleet_status(d.router)["workers"]]
 
 
+@pytest.mark.usefixtures("short_silence")
 async def test_states_of_a_worker(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     p, w = d.prefill[0], d.decode[0]

@@ -39,6 +39,7 @@ async def test_a_burst_is_spread(deploy: Deploy) -> None:
     await d.idle()
 
 
+@pytest.mark.usefixtures("short_silence")
 async def test_a_silent_worker_that_does_not_answer_is_lost(deploy: Deploy) -> None:
     d = await deploy(1, 2, connect_timeout_seconds=1.0)
     victim = d.decode[0]
