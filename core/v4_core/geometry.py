@@ -180,6 +180,10 @@ class CacheGeometry:
         """Block slots of a sequence of `tokens`."""
         return -(-tokens // BLOCK_TOKENS)
 
+    def least_slots(self, tokens: int) -> int:
+        """Fewest block slots with which a sequence of `tokens` is served: its blocks, the next one and a checkpoint."""
+        return self.slots(tokens) + 1 + self.checkpoint_slots
+
     @property
     def identity(self) -> str:
         """What two workers must agree on about layout, as text for the fingerprint. `slack` may differ."""

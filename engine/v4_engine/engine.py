@@ -79,7 +79,7 @@ class Engine:
         self, config: ModelConfig, params: Params, memory: CacheMemory, limits: Limits, poison: bool = False
     ) -> None:
         geometry = memory.geometry
-        room = memory.slots - geometry.checkpoint_slots - 1
+        room = memory.slots - geometry.least_slots(0)
         if room < geometry.slots(limits.max_model_len):
             raise CapacityError(
                 f"{memory.slots} cache slots hold sequences of {max(0, room) * 256} tokens, not of "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from v4_core.blocks import BLOCK_TOKENS
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import fingerprint
@@ -18,7 +19,8 @@ from v4_engine.stores import CacheMemory
 from v4_engine.weights import read, weight_files
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
-_CPU_CACHE_BYTES = 1 << 30
+_CPU_CACHE_BYTES = 1 << 30  # or what one sequence takes, if that is more
+_LEAST_TOKENS = 2  # one in, one out
 _GPU_SHARE = 0.85  # of what is free once the weights are loaded; the rest is workspace
 
 # Every choice of this engine that changes stored values; state moves only between equal ones (reference 10).
@@ -78,7 +80,8 @@ def _device(name: str) -> torch.device:
 
 def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple[CacheMemory, Limits]:
     tails = o.max_sequences + Limits.scratch_tails
-    size = o.cache_bytes or _own_choice(device)
+    least = g.least_slots(o.max_model_len or _LEAST_TOKENS) * g.slab_bytes + tails * g.tail_bytes
+    size = o.cache_bytes or _own_choice(device, least)
     slots = o.slots or (size - tails * g.tail_bytes) // g.slab_bytes
     limits = Limits(
         max_sequences=o.max_sequences,
@@ -92,31 +95,41 @@ def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple
 
 def _max_model_len(g: CacheGeometry, o: EngineOptions, slots: int, size: int) -> int:
     """As asked, or what the slots hold. Raises ConfigError, naming what it takes, where that cannot be."""
-    room = (slots - g.checkpoint_slots - 1) * 256
+    room = (slots - g.least_slots(0)) * BLOCK_TOKENS
     length = o.max_model_len or min(g.config.max_position, room)
     if length > g.config.max_position:
         raise ConfigError(f"max_model_len is {length}, the model was made for {g.config.max_position} tokens")
-    if 2 <= length <= room:
+    if _LEAST_TOKENS <= length <= room:
         return length
-    length = max(length, 2)
-    least = g.slots(length) + g.checkpoint_slots + 1
-    if o.slots:
-        raise ConfigError(
-            f"{slots} slots cannot hold one sequence of {length} tokens: that takes {least}; raise slots, or lower "
-            "max_model_len"
-        )
-    least_bytes = least * g.slab_bytes + (o.max_sequences + Limits.scratch_tails) * g.tail_bytes
-    raise ConfigError(
-        f"{size} B of cache memory cannot hold one sequence of {length} tokens beside {o.max_sequences} tails: that "
-        f"takes {least_bytes} B; raise memory, or lower max_sequences or max_model_len"
+    length = max(length, _LEAST_TOKENS)
+    raise ConfigError(_too_few_slots(g, slots, length) if o.slots else _too_few_bytes(g, o, size, length))
+
+
+def _too_few_slots(g: CacheGeometry, slots: int, length: int) -> str:
+    shorter = ", or lower max_model_len" if length > _LEAST_TOKENS else ""
+    return (
+        f"{slots} slots of {g.slab_bytes} B cannot hold one sequence of {length} tokens: that takes "
+        f"{g.least_slots(length)}, of which {g.checkpoint_slots} are for a checkpoint; raise slots, or give memory "
+        f"instead{shorter}"
     )
 
 
-def _own_choice(device: torch.device) -> int:
-    """Bytes of cache where none were asked for."""
+def _too_few_bytes(g: CacheGeometry, o: EngineOptions, size: int, length: int) -> str:
+    blocks, checkpoint = g.least_slots(length) * g.slab_bytes, g.checkpoint_slots * g.slab_bytes
+    tails = (o.max_sequences + Limits.scratch_tails) * g.tail_bytes
+    shorter = " or max_model_len" if length > _LEAST_TOKENS else ""
+    return (
+        f"{size} B of cache memory cannot hold one sequence of {length} tokens beside {o.max_sequences} tails: that "
+        f"takes {blocks + tails} B, of which {tails} are for tails and {checkpoint} for a checkpoint; raise memory, or "
+        f"lower max_sequences{shorter}"
+    )
+
+
+def _own_choice(device: torch.device, least: int) -> int:
+    """Bytes of cache where none were asked for; on a CPU at least what one sequence takes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
-    return _CPU_CACHE_BYTES
+    return max(_CPU_CACHE_BYTES, least)
 
 
 def _memory(g: CacheGeometry, slots: int, tails: int, device: torch.device) -> CacheMemory:

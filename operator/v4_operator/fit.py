@@ -42,8 +42,8 @@ def _context(spec: Spec) -> int:
 
 
 def _sequence_slots(spec: Spec, layout: CacheGeometry) -> int:
-    """Least slots with which the engine serves a sequence: its blocks, the next one and a checkpoint."""
-    return layout.slots(_context(spec)) + layout.checkpoint_slots + 1
+    """Least slots with which the engine serves a sequence."""
+    return layout.least_slots(_context(spec))
 
 
 def _least_cache(spec: Spec, layout: CacheGeometry) -> int:
@@ -60,7 +60,10 @@ def _cache(spec: Spec, pool: Pool, layout: CacheGeometry) -> int:
 def _few_slots(spec: Spec, layout: CacheGeometry) -> Iterator[Problem]:
     least = _sequence_slots(spec, layout)
     if spec.cache.slots < least:
-        message = f"cache.slots is {spec.cache.slots}, but {_sequence(spec)} takes {least}; raise it"
+        message = (
+            f"cache.slots is {spec.cache.slots}, but {_sequence(spec)} takes {least}, of which "
+            f"{layout.checkpoint_slots} are for a checkpoint; raise it"
+        )
         yield Problem(DOES_NOT_FIT, message, "cache.slots")
 
 

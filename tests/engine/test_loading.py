@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import tiny_checkpoint
+from tests.tiny import TINY, tiny_checkpoint
 from v4_core.errors import ConfigError
+from v4_engine import loading
+from v4_engine.generate import output_ids
 from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.sequence import Request
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +32,9 @@ def test_slots_are_allocated_as_asked(model: Path) -> None:
 
 
 def test_too_few_slots_say_how_many_it_takes(model: Path) -> None:
-    with pytest.raises(ConfigError, match="6 slots cannot hold one sequence of 2000 tokens") as found:
+    with pytest.raises(ConfigError, match="6 slots of 25088 B cannot hold one sequence of 2000 tokens") as found:
         load_engine(model, options(slots=6, max_model_len=2000))
-    least = int(str(found.value).partition("that takes ")[2].partition(";")[0])
+    least = int(str(found.value).partition("that takes ")[2].partition(",")[0])
     assert load_engine(model, options(slots=least, max_model_len=2000)).engine.pool.total == least
     with pytest.raises(ConfigError, match="raise slots"):
         load_engine(model, options(slots=least - 1, max_model_len=2000))
@@ -48,3 +51,36 @@ def test_too_few_bytes_say_how_many_it_takes(model: Path) -> None:
 def test_memory_that_cannot_be_had_is_one_clear_error(model: Path, size: int) -> None:
     with pytest.raises(ConfigError, match="this machine does not give"):
         load_engine(model, options(cache_bytes=size))
+
+
+def tiny_blocks(path: Path) -> Path:
+    """A model whose layers have a window only: its blocks are empty, its checkpoints are not."""
+    return tiny_checkpoint(path / "windows", compress_ratios=[0] * TINY["num_hidden_layers"])
+
+
+def test_too_few_slots_of_tiny_blocks_say_that_a_checkpoint_takes_them(tmp_path: Path) -> None:
+    path = tiny_blocks(tmp_path)
+    with pytest.raises(ConfigError) as found:
+        load_engine(path, options(slots=40))
+    assert str(found.value) == (
+        "40 slots of 128 B cannot hold one sequence of 2 tokens: that takes 82, of which 80 are for a checkpoint; "
+        "raise slots, or give memory instead"
+    )
+    assert load_engine(path, options(slots=82)).engine.limits.max_model_len == 256
+
+
+def test_too_few_bytes_say_what_takes_them(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"takes 550400 B, of which 475136 are for tails and 25088 for a checkpoint;"):
+        load_engine(model, options(cache_bytes=500_000))
+
+
+@pytest.mark.parametrize("length", [0, 300])
+def test_a_cache_of_no_asked_size_holds_a_sequence_however_large_tails_and_checkpoints_are(
+    model: Path, tmp_path: Path, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_CPU_CACHE_BYTES", 50_000)  # less than one tail, as 1 GiB is for large models
+    for path in (model, tiny_blocks(tmp_path)):
+        engine = load_engine(path, options(max_model_len=length)).engine
+        assert engine.limits.max_model_len == (length or 256)
+        ((*output,),) = output_ids(engine, Request(("r", 0), "whole", [5] * 200, max_tokens=3))
+        assert len(output) == 3

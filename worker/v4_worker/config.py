@@ -27,7 +27,7 @@ class WorkerConfig:
     dtype: str = "auto"  # of compute; auto = the checkpoint's own
     format: str = "auto"  # of raw rows and entries; auto = dtype
     index_format: str = "auto"  # of indexer keys; auto = format
-    memory: int | str = "auto"  # cache memory, "80GB" or bytes; auto = 1 GiB
+    memory: int | str = "auto"  # cache memory, "80GB" or bytes; auto = 1 GiB, or what one sequence takes if more
     slots: int = 0  # block slots of 256 tokens, instead of memory; 0 = as many as memory holds
     max_sequences: int = 16  # live tails: sequences that run, arrive or are leased
     max_model_len: int = 0  # tokens of prompt and output; 0 = what model and memory allow
