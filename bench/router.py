@@ -31,6 +31,13 @@ from v4_core.v1 import worker_pb2_grpc as rpc
 from v4_router.config import RouterConfig
 from v4_router.server import run
 
+# Requests per core and second that are aimed at, by load.
+TARGETS = {
+    "1,000 ids, 1 token": 1000.0,
+    "1,000 ids, 32 tokens": None,
+    "100,000 ids, 1 token": 250.0,
+    "100,000-token chat, 90 % seen before": 25.0,
+}
 WORDS = "the cat sat on the mat and a dog ran to see what the cat had found there . "
 
 
@@ -136,13 +143,14 @@ async def measure(url: str, pid: int, addresses: list[str]) -> tuple[list[Load],
                 raise SystemExit("the router did not become ready")
             await asyncio.sleep(0.05)
         kinds = [
-            ("1,000 ids, 1 token", completions(400, 1000, 1), 250.0),
-            ("1,000 ids, 32 tokens", completions(200, 1000, 32), None),
-            ("100,000 ids, 1 token", completions(60, 100_000, 1), None),
-            ("100,000-token chat, 90 % seen before", chats(40, 100_000), 25.0),
+            completions(400, 1000, 1),
+            completions(200, 1000, 32),
+            completions(60, 100_000, 1),
+            chats(40, 100_000),
         ]
         await load(client, pid, "warm-up", [*completions(20, 10, 2), *chats(1, 100_000)], None)
-        loads = [await load(client, pid, name, bodies, target) for name, bodies, target in kinds]
+        named = zip(TARGETS.items(), kinds, strict=True)
+        loads = [await load(client, pid, name, bodies, target) for (name, target), bodies in named]
         return loads, await added_latency(client, addresses, 200)
 
 
