@@ -20,7 +20,7 @@ from v4_operator.records import Observed
 from v4_operator.spec import parse
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "charts/v4serve/README.md"]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), ROOT / "charts/v4serve/README.md"]
 EXAMPLE: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "demo.yaml").read_text())
 
 

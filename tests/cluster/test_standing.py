@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.cluster import image
 from tests.cluster.machine import cache, progress, standing
 from tests.cluster.machine.commands import follow
 from tests.cluster.machine.errors import CommandFailed
+from tests.cluster.machine.local import LocalCluster
 from tests.cluster.machine.waiting import wait
 
 pytestmark = pytest.mark.cluster
@@ -61,9 +64,9 @@ def test_up_joins_one_that_is_being_made_and_down_ends_it(tmp_path: Path) -> Non
     """Held here is what would take minutes: the building of Kubernetes, by what seems to be another process."""
     one, two = tmp_path / "one", tmp_path / "two"
     with cache.lock("kubernetes"), _started(*_MACHINE, "up", errors=one) as first:
-        wait(lambda: "makes: kubernetes" in one.read_text(), _SECONDS, "the first says what it does")
+        wait(lambda: "done with kubernetes" in one.read_text(), _SECONDS, "the first says what it does")
         with _started(*_MACHINE, "up", errors=two) as second:
-            wait(lambda: "makes: kubernetes" in two.read_text(), _SECONDS, "the second says it too")
+            wait(lambda: "done with kubernetes" in two.read_text(), _SECONDS, "the second says it too")
             assert first.poll() is None
             assert second.poll() is None
             assert _run(*_MACHINE, "down").returncode == 0
@@ -89,11 +92,17 @@ def test_up_again_says_again_where_the_cluster_is() -> None:
 def test_an_interrupted_up_says_that_it_goes_on(tmp_path: Path) -> None:
     said = tmp_path / "said"
     with cache.lock("kubernetes"), _started(*_MACHINE, "up", errors=said) as up:
-        wait(lambda: "makes: kubernetes" in said.read_text(), _SECONDS, "it says what it does")
+        wait(lambda: "done with kubernetes" in said.read_text(), _SECONDS, "it says what it does")
         up.send_signal(signal.SIGINT)
         assert up.wait(_SECONDS) == 1
         assert said.read_text().endswith("it goes on in the background: `up` waits for it again, `down` ends it\n")
         standing.stop()
+
+
+def test_the_values_for_a_chart_installed_by_hand_name_the_image_that_the_node_has() -> None:
+    values = yaml.safe_load(Path(__file__).with_name("values.yaml").read_text())
+    for part in ("router", "worker"):
+        assert "{repository}:{tag}".format(**values["image"][part]) == image.IMAGE == LocalCluster.image
 
 
 def test_a_long_step_says_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:

@@ -40,11 +40,11 @@ def lock(name: str) -> Iterator[None]:
 
 
 def take(file: TextIO, name: str) -> None:
-    """Lock the file; says so where another process has it."""
+    """Lock the file; says so where another process, or another thread, has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        with step(f"waiting for another process, which makes: {name}"):
+        with step(f"waiting for another to be done with {name}"):
             fcntl.flock(file, fcntl.LOCK_EX)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_EVERY_SECONDS = 15.0
+_EVERY_SECONDS = 20.0
 
 
 def say(text: str) -> None:
