@@ -12,7 +12,7 @@ from types import ModuleType
 
 from tests.cluster.machine import cache
 from tests.cluster.machine.errors import ClusterError, CommandFailed, PartMissing
-from tests.cluster.machine.recipes import clients, crd_server, debian, kubernetes, prometheus
+from tests.cluster.machine.recipes import clients, crd_server, debian, golang, kubernetes, prometheus
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 
@@ -43,16 +43,23 @@ class Parts:
 
 def parts() -> Parts:
     """What a cluster needs, made now if it is not there. Raises PartMissing."""
+    install()
+    try:
+        return Parts(_made(kubernetes, golang), client_tools())
+    except (CommandFailed, OSError) as error:
+        raise PartMissing(f"could not get a part of the cluster: {error}") from error
+
+
+def install() -> None:
+    """Install what a cluster needs of Debian's packages on this machine. Raises PartMissing."""
     if os.geteuid() != 0:
         raise PartMissing("needs root: containers, mounts and network namespaces are made")
     try:
-        missing = [package for command, package in _COMMANDS.items() if not shutil.which(command)]
-        if missing:
-            with cache.lock("packages"):
+        with cache.lock("packages"):
+            if missing := [package for command, package in _COMMANDS.items() if not shutil.which(command)]:
                 debian.install(*missing)
-        return Parts(_made(kubernetes), client_tools())
     except (CommandFailed, OSError) as error:
-        raise PartMissing(f"could not get a part of the cluster: {error}") from error
+        raise PartMissing(f"could not install a part of the cluster: {error}") from error
 
 
 def client_tools() -> Path:
@@ -71,15 +78,16 @@ def prometheus_tools() -> Path:
 def crd_server_binary() -> Path:
     """The CRD server of a current Kubernetes. Raises PartMissing: it comes from Debian unstable."""
     try:
-        return _made(crd_server) / crd_server.BINARIES[0]
+        return _made(crd_server, golang) / crd_server.BINARIES[0]
     except (CommandFailed, OSError) as error:
         raise PartMissing(f"the current CRD server could not be built: {error}") from error
 
 
-def _made(recipe: ModuleType) -> Path:
+def _made(recipe: ModuleType, *beside: ModuleType) -> Path:
+    """What a recipe makes; `beside` are other modules that decide what that is."""
     name = recipe.__name__.rpartition(".")[2].replace("_", "-")
-    assert recipe.__file__
-    return cache.entry(name, cache.digest(Path(recipe.__file__).read_bytes()), recipe.make)
+    texts = [Path(module.__file__).read_bytes() for module in (recipe, *beside) if module.__file__]
+    return cache.entry(name, cache.digest(*texts), recipe.make)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class LocalCluster(ControlPlane, ServingCluster):
         node.write_pod_network(folder)
         node.write_kubelet(folder, sandbox.name)
         images.start(sandbox, pods=True)
-        sandbox.spawn("kubelet", *node.kubelet(self._parts.kubernetes))  # it first looks for Docker, for 5 s
+        sandbox.spawn("kubelet", *node.kubelet(self._parts.kubernetes))
         self._wait_for_api_server()
         self._start_components()
 

@@ -3,13 +3,13 @@
 Unstable changes daily and keeps no old versions, so this part may fail to build; what is in the cache stays.
 """
 
-import os
 import sys
 import zipfile
 from pathlib import Path
 
 from tests.cluster.machine.commands import run
-from tests.cluster.machine.recipes import debian
+from tests.cluster.machine.progress import step
+from tests.cluster.machine.recipes import debian, golang
 
 BINARIES = ("apiextensions-apiserver",)
 
@@ -19,30 +19,13 @@ _LIBRARIES = "usr/share/gocode"
 
 
 def make(into: Path, work: Path) -> None:
-    """Build it: about 5 minutes of one core, 350 MB to fetch."""
-    print("fetching the Go packages of the CRD server", file=sys.stderr)
-    for package in debian.Suite("sid", work / "apt", nothing_installed=True).download(_PACKAGE):
-        if package.name.startswith("golang-") and "-dev_" in package.name:
-            _unpack(package, work / "root")
-    compiler = _compiler(work)
-    libraries = work / "root" / _LIBRARIES
-    env = os.environ | {
-        "GOROOT": str(compiler),
-        "GOPATH": str(libraries),
-        "GOCACHE": str(work / "gocache"),
-        "GO111MODULE": "off",
-        "GOPROXY": "off",
-        "GOTOOLCHAIN": "local",
-        "CGO_ENABLED": "0",
-    }
-    print("building the CRD server (minutes)", file=sys.stderr)
-    source = libraries / "src/k8s.io/apiextensions-apiserver"
-    run([compiler / "bin/go", "build", "-ldflags", "-s -w", "-o", into / BINARIES[0], "."], cwd=source, env=env)
-
-
-def _unpack(package: Path, root: Path) -> None:
-    root.mkdir(exist_ok=True)
-    run(["dpkg-deb", "-x", package, root])
+    """Fetch 350 MB and build it."""
+    with step("fetching the Go packages of the CRD server, 350 MB"):
+        for package in debian.Suite("sid", work / "apt", nothing_installed=True).download(_PACKAGE):
+            if package.name.startswith("golang-") and "-dev_" in package.name:
+                run(["dpkg-deb", "-x", package, work / "root"])
+        env = golang.environment(_compiler(work), work / "root" / _LIBRARIES, work)
+    golang.build("the CRD server", ["k8s.io/apiextensions-apiserver"], into, env=env)
 
 
 def _compiler(work: Path) -> Path:
