@@ -9,14 +9,13 @@ import asyncio
 import errno
 import json
 import os
-import random
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -40,6 +39,7 @@ from v4_cli.topology import (
 )
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError, V4Error
+from v4_core.held_ports import held_for, held_ports
 from v4_core.logs import CLOCK, LogFormat, configure, relayed
 from v4_core.settings import load
 
@@ -87,7 +87,7 @@ class LocalDeployment:
         self._watchers: list[asyncio.Task[None]] = []
         self._broken = asyncio.Event()
         self._error: V4Error = DeploymentError("nothing ended")
-        self._files = ExitStack()
+        self._resources = ExitStack()  # files and ports
 
     async def __aenter__(self) -> "LocalDeployment":
         try:
@@ -132,13 +132,14 @@ class LocalDeployment:
 
     async def _start(self) -> None:
         workers = self.config.prefill + self.config.decode
-        port = _usable_port(self.config.port)
-        self.url = f"http://{HOST}:{port}"
-        folder = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="v4serve-")))
+        with _usable(self.config.port):  # so that none of the others is it
+            held = self._resources.enter_context(held_ports(HOST, 2 * workers + 2))
+        api, *ports = held
+        started = processes(self.config, self.config.port or api, ports[:workers], ports[workers:])
+        self.url = f"http://{HOST}:{started[-1].settings['port']}"
+        folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="v4serve-")))
         threads = threads_per_worker(_cpus(), workers)
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONUNBUFFERED": "1"}
-        ports = _free_ports(2 * workers + 1, port)
-        started = processes(self.config, port, ports[:workers], ports[workers:])
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **held_for(held), "PYTHONUNBUFFERED": "1"}
         self.prometheus = folder / "prometheus.yaml"
         self.prometheus.write_text(json.dumps(scrape_config(started), indent=2), encoding="utf-8")
         for process in started:
@@ -183,7 +184,7 @@ class LocalDeployment:
         for watcher in self._watchers:
             watcher.cancel()
         await stop(list(self._children.values()), STOP_SECONDS)
-        self._files.close()
+        self._resources.close()
 
 
 async def serve(config: LocalConfig, command: Command = own_command) -> None:
@@ -252,46 +253,18 @@ async def _answers_ready(url: str) -> bool:
     return status.split()[1:2] == [b"200"]
 
 
-def _usable_port(port: int) -> int:
-    """`port`, or a free one for 0. Raises ConfigError where another program has it."""
-    try:
-        with _bound(port) as one:
-            return _number(one)
-    except OSError as error:
-        reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-        raise ConfigError(f"port {port} {reason}: choose another with --port, or 0 for any free one") from error
-
-
-def _free_ports(count: int, taken: int) -> list[int]:
-    """Ports that nobody has, nor is to have `taken`, outside of the range that the kernel gives to outgoing
-    connections: else the router, which asks for a worker that does not listen yet, could be given the worker's own port
-    for the attempt."""
-    candidates = random.sample([port for port in range(10_000, 32_000) if port != taken], 2_000)
-    with ExitStack() as stack:  # all at once, so that they differ
-        ports: list[int] = []
-        for port in candidates:
-            with suppress(OSError):
-                stack.enter_context(_bound(port))
-                ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise DeploymentError("no free ports between 10000 and 32000: end other programs on this machine")
-
-
-def _bound(port: int) -> socket.socket:
-    one = socket.socket()
-    try:
+@contextmanager
+def _usable(port: int) -> Iterator[None]:
+    """Keep `port` bound within the context; the router binds it later. Raises ConfigError where another program has it,
+    which is told so before anything starts."""
+    with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((HOST, port))
-    except OSError:
-        one.close()
-        raise
-    return one
-
-
-def _number(one: socket.socket) -> int:
-    number: int = one.getsockname()[1]
-    return number
+        try:
+            one.bind((HOST, port))
+        except OSError as error:
+            reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            raise ConfigError(f"port {port} {reason}: choose another with --port, or 0 for any free one") from error
+        yield
 
 
 def _cpus() -> int:

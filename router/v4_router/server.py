@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from v4_core import signals
 from v4_core.errors import ConfigError
+from v4_core.held_ports import is_held
 from v4_core.tracing import tracing
 from v4_router.app import build_app, build_monitoring_app
 from v4_router.config import RouterConfig
@@ -124,6 +125,7 @@ def _listen(host: str, port: int, flag: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_held(port))
     try:
         listener.bind((host, port))
     except OSError as error:

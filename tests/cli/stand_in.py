@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from v4_core.held_ports import is_held
+
 _USAGE = {
     "choices": [],
     "usage": {"prompt_tokens": 700, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 512}},
@@ -39,7 +41,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if behaviour == "has a child":
         print("child", subprocess.Popen(["sleep", "600"]).pid, flush=True)
-    with socket.create_server((settings["host"], settings["port"])):
+    with socket.create_server((settings["host"], settings["port"]), reuse_port=is_held(settings["port"])):
         print("listening", settings["device"], flush=True)
         time.sleep(600)
 
@@ -61,7 +63,12 @@ def _router(settings: dict[str, Any]) -> None:
         def log_message(self, *_: object) -> None:
             """Be quiet."""
 
-    http.server.ThreadingHTTPServer((settings["host"], settings["port"]), Handler).serve_forever()
+    class Server(http.server.ThreadingHTTPServer):
+        def server_bind(self) -> None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_held(settings["port"]))
+            super().server_bind()
+
+    Server((settings["host"], settings["port"]), Handler).serve_forever()
 
 
 def _listens(address: str) -> bool:

@@ -106,6 +106,8 @@ async def test_a_death_is_reported_and_survived_until_the_last_of_a_role() -> No
         await one.kill("prefill", 0)
         await until(lambda: "prefill-0 has ended (SIGKILL)" in log.of("v4serve"))
         assert not serving.done()
+        with pytest.raises(OSError, match="in use"):  # its port is nobody else's
+            socket.create_server((HOST, int(one.addresses["prefill-0"].rpartition(":")[2])))
         await one.kill("prefill", 1, signal.SIGTERM)
         with pytest.raises(DeploymentError, match=r"the last prefill worker has ended \(SIGTERM\)"):
             await asyncio.wait_for(serving, 10)

@@ -6,10 +6,10 @@ out. The deployment is gone when the load is over; Prometheus, and what it saw, 
 """
 
 import asyncio
+import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ from tests.observability.promtest import FILES
 from tests.observability.recorded_operator import NAMESPACE, recorded_operator
 from v4_cli.local import LocalDeployment, own_command
 from v4_cli.topology import LocalConfig, Process, served_name
+from v4_core.held_ports import held_for
 
 _CLIENTS = 12
 _MIXED, _REDUCED = 60, 90  # answers of mixed load until a prefill worker dies, and until clients begin to grow
 _WORKER = {"slots": 40, "max_sequences": 8, "threads": 1, "drain_seconds": 1}  # little, so that caches overflow
-_NAMES = ("router", "prefill-0", "prefill-1", "decode-0", "decode-1")
 _OPERATOR = {"namespace": "v4serve", "pod": "operator-0", "role": "operator"}
 _FAMILIES = 6  # of prompts with a common beginning
 _SHARED_TOKENS, _REST_TOKENS, _OUTPUT_TOKENS = 600, (20, 120, 300), (16, 60, 120)
@@ -58,12 +58,14 @@ class Loaded:
 @contextmanager
 def loaded(tools: PrometheusTools, folder: Path) -> Iterator[Loaded]:
     """Load a deployment, then yield the Prometheus that saw it. Takes about a minute."""
-    ports = dict(zip(_NAMES, _free_ports(len(_NAMES)), strict=True))
     with ExitStack() as stack:
         operator = Target(stack.enter_context(recorded_operator()), _OPERATOR)
-        targets = [*(_target(name, port) for name, port in ports.items()), operator]
-        prometheus = stack.enter_context(Prometheus(tools, folder, targets, rules=FILES))
-        yield asyncio.run(_deploy_and_load(prometheus, ports))
+
+        def watch(ports: Mapping[str, int]) -> Prometheus:
+            targets = [*(_target(name, port) for name, port in ports.items()), operator]
+            return stack.enter_context(Prometheus(tools, folder, targets, rules=FILES))
+
+        yield asyncio.run(_deploy_and_load(watch))
 
 
 def _target(name: str, port: int) -> Target:
@@ -74,20 +76,26 @@ def _target(name: str, port: int) -> Target:
     return Target(f"127.0.0.1:{port}", labels | revision)
 
 
-async def _deploy_and_load(prometheus: Prometheus, ports: Mapping[str, int]) -> Loaded:
+async def _deploy_and_load(watch: Callable[[Mapping[str, int]], Prometheus]) -> Loaded:
+    """`watch` starts a Prometheus, given the monitoring port of each process."""
     commands: dict[str, Sequence[str]] = {}
+    ports: dict[str, int] = {}
 
     def command(process: Process, settings: Path) -> Sequence[str]:
-        commands[process.name] = [*own_command(process, settings), "--monitoring-port", str(ports[process.name])]
+        commands[process.name] = own_command(process, settings)
+        ports[process.name] = _number(process.settings["monitoring_port"])
         return commands[process.name]
 
     config = LocalConfig(port=0, prefill=2, decode=2, worker=_WORKER)
     async with LocalDeployment(config, log=lambda *_: None, command=command) as deployment:
+        prometheus = await asyncio.to_thread(watch, ports)
         await asyncio.to_thread(prometheus.wait_until_scraped)
         start = time.time()
         async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
             outage, peak = await _Load(client, deployment, ports, prometheus).run()
-        with _running(commands["prefill-1"]):  # the first probes may have been before Prometheus looked
+        address = deployment.addresses["prefill-1"]
+        held = held_for([_number(address.rpartition(":")[2]), ports["prefill-1"]])  # by the deployment still
+        with _running(commands["prefill-1"], held):  # the first probes may have been before Prometheus looked
             probed = "increase(v4serve_probe_seconds_count[1m]) > 0"
             await asyncio.to_thread(prometheus.wait_for, probed, seconds=_EVENT_SECONDS)
         last = time.time()
@@ -95,10 +103,15 @@ async def _deploy_and_load(prometheus: Prometheus, ports: Mapping[str, int]) -> 
         return Loaded(prometheus, start, outage, peak, time.time())
 
 
+def _number(port: object) -> int:
+    return int(str(port))
+
+
 @contextmanager
-def _running(command: Sequence[str]) -> Iterator[None]:
+def _running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
     """A worker that comes back."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, env={**os.environ, **environment}, stdout=quiet, stderr=quiet) as process:
         try:
             yield
         finally:
@@ -189,17 +202,3 @@ async def _until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < end, f"never came to pass: {what}"
         await asyncio.sleep(0.01)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, outside of the range that the kernel gives to outgoing connections."""
-    ports: list[int] = []
-    with ExitStack() as stack:
-        for port in random.sample(range(10_000, 32_000), 1_000):
-            one = stack.enter_context(socket.socket())
-            with suppress(OSError):
-                one.bind(("127.0.0.1", port))
-                ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise OSError("no free ports between 10000 and 32000")

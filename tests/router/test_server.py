@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from tests.router.conftest import until
 from tests.router.fake_api_server import FakeApiServer, api_server
 from tests.router.fake_worker import Caches, FakeWorker, expected
+from v4_core.held_ports import held_for, held_ports
 
 PROGRAM = """
 import json, sys
@@ -44,27 +46,27 @@ class Running:
     decode: FakeWorker
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
 @asynccontextmanager
 async def running(model_path: Path, *, leaving: float = 0.0, **settings: Any) -> AsyncIterator[Running]:
     """Ready when entered."""
+    with held_ports("127.0.0.1", 2) as ports:
+        async with _running(model_path, leaving, ports, settings) as one:
+            yield one
+
+
+@asynccontextmanager
+async def _running(
+    model_path: Path, leaving: float, ports: Sequence[int], settings: Mapping[str, Any]
+) -> AsyncIterator[Running]:
     caches = Caches()
     workers = [await FakeWorker(role, caches).start() for role in ("prefill", "decode")]
-    port, monitoring_port = free_ports(2)
+    port, monitoring_port = ports
     settings = {
         "port": port, "monitoring_port": monitoring_port,
         "prefill": [workers[0].address], "decode": [workers[1].address],
-    } | settings  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, str(model_path), str(leaving), json.dumps(settings)
-    )
+    } | dict(settings)  # fmt: skip
+    command = [sys.executable, "-c", PROGRAM, str(model_path), str(leaving), json.dumps(settings)]
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **held_for(ports)})
     try:
         async with (
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
@@ -219,7 +221,7 @@ async def test_ports_and_keys(model_path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", ["port", "monitoring_port"])
 async def test_a_port_that_is_taken(model_path: Path, flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = {"decode": ["127.0.0.1:1"], "port": free_ports(1)[0]} | {flag: taken.getsockname()[1]}
+        settings = {"decode": ["127.0.0.1:1"], "port": 0} | {flag: taken.getsockname()[1]}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PROGRAM, str(model_path), "0", json.dumps(settings), stderr=asyncio.subprocess.PIPE
         )

@@ -4,9 +4,8 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from tests.engine.harness import make_engine, prompt
 from tests.worker.cluster import KINDS, Stream, start, until
 from v4_core.errors import ConfigError
+from v4_core.held_ports import held_for, held_ports
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.loading import Loaded
 from v4_worker import process as process_module
@@ -81,7 +81,7 @@ async def test_a_taken_port_is_a_clear_error() -> None:
 class Process:
     """A worker's process in this one: its load ends when told to, signals are this process's."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ports: Sequence[int]) -> None:
         self.loading = threading.Event()
         self.engine = make_engine()
 
@@ -90,7 +90,7 @@ class Process:
             return Loaded(self.engine, "same")
 
         monkeypatch.setattr(process_module, "load_engine", load)
-        self.port, monitoring_port = _free_ports(2)
+        self.port, monitoring_port = ports
         self.address = f"127.0.0.1:{monitoring_port}"
         self.config = WorkerConfig(Path("unused"), port=self.port, monitoring_port=monitoring_port, drain_seconds=60.0)
 
@@ -122,16 +122,16 @@ class Process:
                 await asyncio.sleep(0.01)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    """Whose ports are held for it."""
+    with held_ports("127.0.0.1", 2) as ports:
+        for name, value in held_for(ports).items():
+            monkeypatch.setenv(name, value)
+        yield Process(monkeypatch, ports)
 
 
-async def test_it_answers_while_the_model_is_loaded_and_while_it_drains(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = Process(monkeypatch)
+async def test_it_answers_while_the_model_is_loaded_and_while_it_drains(process: Process) -> None:
     async with process.running() as task:
         assert "loaded" in await process.until("/ready", 503)
         assert await states(process.address) == ["loading"]
@@ -153,9 +153,8 @@ async def test_it_answers_while_the_model_is_loaded_and_while_it_drains(monkeypa
 
 
 async def test_told_to_stop_while_it_loads_it_ends_without_serving(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    process: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
-    process = Process(monkeypatch)
     with caplog.at_level("INFO"):
         async with process.running() as task:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -164,8 +163,7 @@ async def test_told_to_stop_while_it_loads_it_ends_without_serving(
     assert "worker ready" not in caplog.text
 
 
-async def test_an_engine_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = Process(monkeypatch)
+async def test_an_engine_that_fails_ends_it(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     async with process.running() as task:
         process.loading.set()
         await process.until("/ready", 200)

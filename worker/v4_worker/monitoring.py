@@ -10,6 +10,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from v4_core.errors import ConfigError
+from v4_core.held_ports import is_held
 from v4_worker.metrics import WorkerMetrics
 
 
@@ -20,7 +21,7 @@ async def monitoring(metrics: WorkerMetrics, host: str, port: int) -> AsyncItera
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, reuse_port=is_held(port)).start()
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another --monitoring-port or --host"

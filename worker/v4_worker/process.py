@@ -15,6 +15,7 @@ import torch
 
 from v4_core import signals
 from v4_core.errors import ConfigError
+from v4_core.held_ports import is_held
 from v4_core.sampling import Sampling
 from v4_core.token import TokenFile
 from v4_core.tracing import Tracing, tracing
@@ -144,6 +145,7 @@ def _check_port(config: WorkerConfig) -> None:
     """Fail before the weights are read, which may take minutes, rather than after."""
     with socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_held(config.port))
         try:
             probe.bind((config.host, config.port))
         except OSError as error:

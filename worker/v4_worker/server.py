@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
 from v4_core.errors import ConfigError
+from v4_core.held_ports import is_held
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as pb_grpc
 from v4_kvtransfer.provider import TransferService
@@ -22,7 +23,6 @@ _SERVER_OPTIONS = (
     *KEEPALIVE,
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.max_receive_message_length", 64 << 20),  # a 1M-token prompt is 4 MiB of ids, and 4 MiB is gRPC's limit
-    ("grpc.so_reuseport", 0),  # a taken port is an error, not a second owner
 )
 _SWEEP_SECONDS = 0.5
 _ANY = ("0.0.0.0", "::", "[::]")  # no address of one host
@@ -68,18 +68,19 @@ class WorkerService(pb_grpc.WorkerServicer):
 class WorkerServer:
     """A started server of one worker; SERVING until told otherwise."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, shares_port: bool = False) -> None:
         self._worker = worker
         self._health = HealthServicer()
         checks = [] if worker.token is None else [TokenCheck(worker.token)]
-        self._server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=checks)
+        sharing = ("grpc.so_reuseport", int(shares_port))  # unless it shares, a taken port is an error
+        self._server = grpc.aio.server(options=(*_SERVER_OPTIONS, sharing), interceptors=checks)
         self._sweep: asyncio.Task[None] | None = None
         self.address = ""
 
     @classmethod
     async def start(cls, worker: Worker, host: str, port: int) -> "WorkerServer":
         """Listen and serve; port 0 takes a free one. Raises ConfigError if the address cannot be had."""
-        self = cls(worker)
+        self = cls(worker, shares_port=is_held(port))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         pb_grpc.add_WorkerServicer_to_server(WorkerService(worker), self._server)
         sent = worker.metrics.leased_bytes_sent.inc
