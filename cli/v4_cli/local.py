@@ -145,11 +145,12 @@ class LocalDeployment:
         for process in started:
             settings = folder / f"{process.name}.yaml"
             settings.write_text(json.dumps(process.settings), encoding="utf-8")  # JSON is YAML, here and above
-            child = await Child.start(
-                process.name, self._command(process, settings), environment, self._line_logger(process.name)
-            )
+            child = await self._start_child(process.name, self._command(process, settings), environment)
             self._children[process] = child
             self._watchers.append(asyncio.create_task(self._watch(process, child)))
+
+    async def _start_child(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        return await Child.start(name, command, environment, self._line_logger(name))
 
     def _line_logger(self, name: str) -> Callable[[str], None]:
         return lambda line: self._log(name, line)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from v4_cli import child
 
@@ -24,13 +24,22 @@ _LAST_OUTPUT_SECONDS = 1.0
 _LINE_END = re.compile(rb"[\r\n]+")  # a progress bar ends its lines with \r
 
 
+class Started(Protocol):
+    """A process that was started: asyncio's, or one like it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    async def wait(self) -> int: ...
+
+
 class Child:
     """One running or ended child process."""
 
-    def __init__(
-        self, name: str, process: asyncio.subprocess.Process, output: int, on_line: Callable[[str], None]
-    ) -> None:
-        """`output` is the descriptor that its output is read from; owned from now on."""
+    def __init__(self, name: str, process: Started, output: int, on_line: Callable[[str], None]) -> None:
+        """`process` leads a session of its own. `output` is the descriptor that its output is read from; owned from
+        now on."""
         self.name = name
         self.pid = process.pid
         self._process = process

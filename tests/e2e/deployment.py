@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from tests.forked.processes import ForkedDeployment
 from tests.router.tokenizers import write_model
 from tests.tiny import tiny_checkpoint
 from v4_cli.local import LocalDeployment
@@ -23,9 +24,9 @@ def model_folder(folder: Path) -> Path:
 
 
 def local(model: Path, prefill: int = 1, decode: int = 1, **worker: Any) -> LocalDeployment:
-    """A deployment whose workers compute in fp64."""
+    """A deployment whose workers compute in fp64; its processes are forked."""
     settings = {"memory": "64MB", "threads": 1, "max_sequences": 40} | worker
-    return LocalDeployment(LocalConfig(model, prefill, decode, 0, "cpu", "fp64", "fp64", settings))
+    return ForkedDeployment(LocalConfig(model, prefill, decode, 0, "cpu", "fp64", "fp64", settings))
 
 
 def reference_engine(model: Path) -> Engine:

@@ -38,6 +38,13 @@ async def deployment(model: Path) -> AsyncIterator[LocalDeployment]:
         yield running
 
 
+@pytest.fixture
+async def started(model: Path) -> AsyncIterator[LocalDeployment]:
+    """The same, of processes that are started as users start them."""
+    async with LocalDeployment(local(model, 2, 2).config) as running:
+        yield running
+
+
 class Load:
     """One mixed request and what became of it."""
 
@@ -121,9 +128,9 @@ async def test_mixed_load_with_disconnects_and_killed_workers(deployment: LocalD
     await nothing_held(deployment.url)
 
 
-async def test_choices_logprobs_and_a_hit(deployment: LocalDeployment, offline: Engine) -> None:
+async def test_choices_logprobs_and_a_hit(started: LocalDeployment, offline: Engine) -> None:
     ids = [7 + i % 300 for i in range(600)]
-    async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0) as client:
+    async with AsyncOpenAI(base_url=f"{started.url}/v1", api_key="none", max_retries=0) as client:
         for cached in (0, 512):
             answer = await client.completions.create(
                 model="tiny",
@@ -146,4 +153,4 @@ async def test_choices_logprobs_and_a_hit(deployment: LocalDeployment, offline: 
             model="tiny", messages=[{"role": "user", "content": "the cat"}], max_tokens=5, temperature=0
         )
         assert chat.choices[0].finish_reason in ("length", "stop")
-    await nothing_held(deployment.url)
+    await nothing_held(started.url)

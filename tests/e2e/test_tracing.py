@@ -14,6 +14,7 @@ import pytest
 
 from tests import otlp
 from tests.e2e.deployment import local, model_folder
+from tests.forked.processes import ForkedDeployment
 from tests.otlp import Received, Receiver, Span
 from v4_cli.local import LocalDeployment
 
@@ -64,7 +65,7 @@ def log() -> Log:
 async def deployment(model: Path, receiver: Receiver, log: Log) -> AsyncIterator[LocalDeployment]:
     """Two workers of each role."""
     config = replace(local(model, 2, 2).config, log_format="json")
-    async with LocalDeployment(config, log=log) as running:
+    async with ForkedDeployment(config, log=log) as running:
         yield running
 
 
