@@ -6,6 +6,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from v4_core.errors import ConfigError
+from v4_core.held_ports import is_held
 from v4_operator.metrics import REGISTRY
 
 
@@ -23,7 +24,7 @@ class HealthServer:
         """Listen; the address. Raises ConfigError where the port cannot be had."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            await web.TCPSite(self._runner, self._host, self._port, reuse_port=is_held(self._port)).start()
         except OSError as error:
             where = f"{self._host}:{self._port}"
             await self._runner.cleanup()

@@ -1,5 +1,6 @@
-"""A plan of a few objects, for tests of what carries plans out. `python -m tests.operator.small_plan` serves by it.
+"""A plan of a few objects, for tests of what carries plans out.
 
+`python -m tests.operator.small_plan CONFIG RENEW_SECONDS` serves by it, and renews its Lease so often.
 The labels of a V4Deployment steer it: `config: no` plans no ConfigMap.
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER, ROLE_LABEL
 from v4_core.logs import configure
 from v4_core.settings import load
+from v4_operator import lease
 from v4_operator.compare import CREATE_ONLY_ANNOTATION
 from v4_operator.config import OperatorConfig
 from v4_operator.process import run
@@ -120,5 +122,6 @@ def budget(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
 
 if __name__ == "__main__":
     config = load(OperatorConfig, Path(sys.argv[1]), {})
+    lease.RENEW_SECONDS = float(sys.argv[2])
     configure(config.log_format)
     run(dataclasses.replace(config, health_host="127.0.0.1"), small_plan)

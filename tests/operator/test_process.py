@@ -3,9 +3,8 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ import yaml
 from tests.operator.conftest import until
 from tests.operator.fake_server import FakeServer, status
 from tests.operator.test_runtime import PARENT, parent
+from v4_core.held_ports import held_for, held_ports
 from v4_core.kubernetes import API_VERSION
+from v4_operator import lease
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/v4serve-operator"
 CHILD = "/api/v1/namespaces/n/configmaps/d-config"
@@ -25,10 +26,9 @@ CHILD = "/api/v1/namespaces/n/configmaps/d-config"
 class Replica:
     """One process."""
 
-    def __init__(self, folder: Path, **config: Any) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self._folder = folder
+    def __init__(self, folder: Path, port: int, renew_seconds: float, **config: Any) -> None:
+        """`port` is held for it."""
+        self.port, self._renew_seconds, self._folder = port, renew_seconds, folder
         base = {"worker_image": "w:1", "router_image": "r:1", "health_port": self.port, "all_namespaces": True}
         self._config = folder / f"{self.port}.yaml"
         self._config.write_text(yaml.safe_dump({**base, **config}))
@@ -38,8 +38,8 @@ class Replica:
         with self.log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "tests.operator.small_plan", str(self._config)),
-                env=os.environ | {"KUBECONFIG": str(self._folder / "kubeconfig")},
+                *("-m", "tests.operator.small_plan", str(self._config), str(self._renew_seconds)),
+                env=os.environ | {"KUBECONFIG": str(self._folder / "kubeconfig")} | held_for([self.port]),
                 stdout=log,
                 stderr=log,
             )
@@ -74,11 +74,11 @@ class Replica:
 class Folder:
     """Makes replicas, and ends those that still run."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._made = path, list[Replica]()
+    def __init__(self, path: Path, ports: Sequence[int]) -> None:
+        self._path, self._ports, self._made = path, iter(ports), list[Replica]()
 
-    async def start(self, **config: Any) -> Replica:
-        self._made.append(await Replica(self._path, **config).start())
+    async def start(self, renew_seconds: float = lease.RENEW_SECONDS, **config: Any) -> Replica:
+        self._made.append(await Replica(self._path, next(self._ports), renew_seconds, **config).start())
         return self._made[-1]
 
     async def close(self) -> None:
@@ -89,9 +89,10 @@ class Folder:
 
 @pytest.fixture
 async def replicas(server: FakeServer, tmp_path: Path) -> AsyncIterator[Folder]:
-    folder = Folder(tmp_path)
-    yield folder
-    await folder.close()
+    with held_ports("127.0.0.1", 2) as ports:
+        folder = Folder(tmp_path, ports)
+        yield folder
+        await folder.close()
 
 
 def holder(server: FakeServer) -> str:
@@ -133,7 +134,7 @@ async def test_a_second_replica_waits_ready_and_takes_over(server: FakeServer, r
 
 
 async def test_a_stolen_lease_ends_the_process_at_once(server: FakeServer, replicas: Folder) -> None:
-    replica = await replicas.start()
+    replica = await replicas.start(renew_seconds=0.5)
     await replica.serves()
     live = server.objects[LEASE]
     await server.put(LEASE, {**live, "spec": {**live["spec"], "holderIdentity": "thief"}})
