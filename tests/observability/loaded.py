@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,10 +19,12 @@ from pathlib import Path
 import httpx
 from openai import AsyncOpenAI, NotFoundError
 
+from tests.forked.processes import ForkedDeployment, fork
 from tests.observability.prometheus import Prometheus, PrometheusTools, Target
 from tests.observability.promtest import FILES
 from tests.observability.recorded_operator import NAMESPACE, recorded_operator
 from v4_cli.local import LocalDeployment, own_command
+from v4_cli.processes import stop
 from v4_cli.topology import LocalConfig, Process, served_name
 from v4_core.held_ports import held_for
 
@@ -87,7 +88,7 @@ async def _deploy_and_load(watch: Callable[[Mapping[str, int]], Prometheus]) -> 
         return commands[process.name]
 
     config = LocalConfig(port=0, prefill=2, decode=2, worker=_WORKER)
-    async with LocalDeployment(config, log=lambda *_: None, command=command) as deployment:
+    async with ForkedDeployment(config, log=lambda *_: None, command=command) as deployment:
         prometheus = await asyncio.to_thread(watch, ports)
         await asyncio.to_thread(prometheus.wait_until_scraped)
         start = time.time()
@@ -95,9 +96,13 @@ async def _deploy_and_load(watch: Callable[[Mapping[str, int]], Prometheus]) -> 
             outage, peak = await _Load(client, deployment, ports, prometheus).run()
         address = deployment.addresses["prefill-1"]
         held = held_for([_number(address.rpartition(":")[2]), ports["prefill-1"]])  # by the deployment still
-        with _running(commands["prefill-1"], held):  # the first probes may have been before Prometheus looked
+        # A worker that comes back: the first probes may have been before Prometheus looked.
+        back = fork("prefill-1", commands["prefill-1"][3:], {**os.environ, **held}, lambda _: None)
+        try:
             probed = "increase(v4serve_probe_seconds_count[1m]) > 0"
             await asyncio.to_thread(prometheus.wait_for, probed, seconds=_EVENT_SECONDS)
+        finally:
+            await stop([back], grace_seconds=10.0)
         last = time.time()
         await asyncio.to_thread(prometheus.wait_for, f"timestamp(v4serve_requests_running) > {last + 1}")
         return Loaded(prometheus, start, outage, peak, time.time())
@@ -105,17 +110,6 @@ async def _deploy_and_load(watch: Callable[[Mapping[str, int]], Prometheus]) -> 
 
 def _number(port: object) -> int:
     return int(str(port))
-
-
-@contextmanager
-def _running(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[None]:
-    """A worker that comes back."""
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, env={**os.environ, **environment}, stdout=quiet, stderr=quiet) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
 
 
 class _Load:
