@@ -269,7 +269,13 @@ WRONG = [
         "operator",
         "DoesNotFit",
     ),
-    Wrong("too few slots", "{cache: {slots: 2}}", "any sequence at all takes 5, of which 3 are for a checkpoint", "operator", "DoesNotFit"),
+    Wrong(
+        "too few slots",
+        "{cache: {slots: 2}}",
+        "any sequence at all takes 5, of which 3 are for a checkpoint",
+        "operator",
+        "DoesNotFit",
+    ),
     Wrong(
         "weights beyond the GPU",
         "{model: {pvc: {claimName: w}, profile: flash}, prefill: {accelerator: {type: h200, count: 1}},"
