@@ -19,6 +19,7 @@ from typing import Any
 from tests.cluster import archive, dockerfile, rootfs
 from tests.cluster.dockerfile import ROOT
 from tests.cluster.machine.cache import take
+from tests.cluster.machine.commands import run
 from tests.cluster.machine.progress import step
 
 IMAGE = "docker.io/library/v4serve:test"
@@ -122,8 +123,8 @@ def _application(cache: Path, base: Path) -> Path:
 
 def _compiled(cache: Path, below: Sequence[Path]) -> Path:
     """The operators, as the Dockerfile compiles them: for this processor, by the engine as it is."""
-    [run] = [step for step in dockerfile.stages()["worker-packages"].all("RUN") if "v4serve generate" in step]
-    words = shlex.split(run)
+    [line] = [line for line in dockerfile.stages()["worker-packages"].all("RUN") if "v4serve generate" in line]
+    words = shlex.split(line)
     variables = dict(word.split("=", 1) for word in words if word.split("=")[0].isupper())
     command = ["v4serve", *words[len(variables) + 1 :]]
     engine = [file for file in dockerfile.context_files() if file.parts[0] == "engine"]
@@ -131,10 +132,10 @@ def _compiled(cache: Path, below: Sequence[Path]) -> Path:
     def make(root: Path) -> None:
         archive.unpack(below, root)
         with tempfile.TemporaryDirectory() as tmp:
-            rootfs.run(rootfs.inside(root, command, environment() | variables, tmp=Path(tmp)))
+            run(rootfs.inside(root, command, environment() | variables, tmp=Path(tmp)))
 
     content = [(ROOT / file).read_bytes() for file in engine]
-    key = _hash(below[0].name, below[1].name, run, _processor(), content)
+    key = _hash(below[0].name, below[1].name, line, _processor(), content)
     return _layer(cache, "compiled", key, make, environment()["V4SERVE_COMPILED"].lstrip("/"))
 
 

@@ -80,7 +80,7 @@ def by_transformers(logits: Sequence[float], ids: Sequence[int], s: Sampling) ->
     """Probabilities by token id, without presence and frequency penalties, which transformers does not have."""
     steps = LogitsProcessorList()
     if s.logit_bias:
-        steps.append(SequenceBiasLogitsProcessor({(i,): float(x) for i, x in s.logit_bias.items()}))
+        steps.append(SequenceBiasLogitsProcessor([[[i], float(x)] for i, x in s.logit_bias.items()]))
     if s.repetition_penalty != 1:
         steps.append(RepetitionPenaltyLogitsProcessor(s.repetition_penalty))
     if s.temperature != 1:
@@ -91,7 +91,7 @@ def by_transformers(logits: Sequence[float], ids: Sequence[int], s: Sampling) ->
         steps.append(TopKLogitsWarper(s.top_k))
     if s.top_p < 1:
         steps.append(TopPLogitsWarper(s.top_p))
-    scores = steps(torch.tensor([list(ids)]), torch.tensor([list(logits)], dtype=torch.float64))
+    scores = steps(torch.LongTensor([list(ids)]), torch.tensor([list(logits)], dtype=torch.float64))
     shares: list[float] = scores.softmax(-1)[0].tolist()
     return shares
 

@@ -39,7 +39,7 @@ class Replica:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "tests.operator.small_plan", str(self._config), str(self._renew_seconds)),
-                env=os.environ | {"KUBECONFIG": str(self._folder / "kubeconfig")} | held_for([self.port]),
+                env={**os.environ, "KUBECONFIG": str(self._folder / "kubeconfig"), **held_for([self.port])},
                 stdout=log,
                 stderr=log,
             )
