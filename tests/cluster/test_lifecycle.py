@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.installed import DEADLINE_SECONDS, RELEASE, SYSTEM, Installed, is_ready, manifest, name_of
+from tests.cluster.installed import (
+    DEADLINE_SECONDS,
+    NAME,
+    RELEASE,
+    SYSTEM,
+    Installed,
+    is_leaving,
+    is_ready,
+    manifest,
+    name_of,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -107,6 +117,22 @@ def test_what_others_change_is_repaired(idle: Installed) -> None:
     idle.kubectl("replace", "--filename=-", input=manifest(IDLE, {"model": {"demo": {}}, **_NOBODY}))
     idle.wait_for("Progressing", "Complete", IDLE)
     assert idle.v4d(IDLE)["metadata"]["uid"] == before
+
+
+def test_a_router_gets_over_the_loss_of_its_service_account(demo: Installed) -> None:
+    """The account is made again, but the token in the router's pod stays the former one's: it takes another pod."""
+    [router] = demo.pods("router")
+    demo.kubectl("delete", "serviceaccount", f"{NAME}-router")
+
+    def replaced() -> bool:
+        ready = [pod for pod in demo.pods("router") if is_ready(pod) and not is_leaving(pod)]
+        return bool(ready) and name_of(router) not in map(name_of, ready)
+
+    demo.cluster.wait(replaced, DEADLINE_SECONDS, "a new router is ready, which has found the workers")
+    demo.settle()
+    [fleet] = demo.fleet()
+    assert (fleet["router"]["error"], len(fleet["workers"])) == ("", 2)
+    assert demo.condition("Degraded")["status"] == "False"
 
 
 def test_another_operator_takes_over(idle: Installed) -> None:
