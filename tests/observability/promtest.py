@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ class Asked:
 
 def rules_of(name: str) -> list[Rule]:
     """Rules of this file, in their order."""
-    groups = yaml.safe_load((RULES / name).read_text(encoding="utf-8"))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    return [rule for group in _parsed(RULES / name)["groups"] for rule in group["rules"]]
 
 
 def series(name: str, **labels: str) -> str:
@@ -44,11 +44,13 @@ def check(
     folder: Path,
     given: Mapping[str, str],
     *asked: Asked,
+    alert: str = "",
     **more: Any,
 ) -> None:
     """Ask all, with the rules of this file and these series, which have a value each minute.
 
-    Raises CommandFailed, which says what came instead.
+    With `alert`, only the rules that it consists of, as promtool evaluates every rule every minute. Raises
+    CommandFailed, which says what came instead.
     """
     test = {
         "interval": "1m",
@@ -63,6 +65,27 @@ def check(
         ],
     } | more
     file = folder / "test.yaml"
-    whole = {"rule_files": [str(RULES / rules)], "evaluation_interval": "1m", "tests": [test]}
+    rule_file = _alone(RULES / rules, alert, folder) if alert else RULES / rules
+    whole = {"rule_files": [str(rule_file)], "evaluation_interval": "1m", "tests": [test]}
     file.write_text(yaml.safe_dump(whole))
     tools.promtool("test", "rules", file)
+
+
+def _alone(rules: Path, alert: str, folder: Path) -> Path:
+    """A file with the rules of this alert, one for each of its severities, and what they expect to be recorded."""
+    groups = _parsed(rules)["groups"]
+    every = [rule for group in groups for rule in group["rules"]]
+    asked, before = "", " "
+    while asked != before:
+        before = asked
+        wanted = [rule for rule in every if rule.get("alert") == alert or rule.get("record", "\n\n") in asked]
+        asked = "\n".join(rule["expr"] for rule in wanted)
+    kept = [{**group, "rules": [rule for rule in group["rules"] if rule in wanted]} for group in groups]
+    file = folder / "rules.yaml"
+    file.write_text(json.dumps({"groups": [group for group in kept if group["rules"]]}), encoding="utf-8")
+    return file
+
+
+@cache
+def _parsed(rules: Path) -> Any:
+    return yaml.safe_load(rules.read_text(encoding="utf-8"))

@@ -319,7 +319,7 @@ def test_it_fires_when_it_should(prometheus_tools: PrometheusTools, tmp_path: Pa
     name = {"alertname": case.alert, "alertstate": "firing"}
     found = [({"__name__": "ALERTS", **name, **labels}, 1.0) for labels in case.firing]
     asked = Asked(series("ALERTS", **name), case.minute, found)
-    check(prometheus_tools, "alerts.yaml", tmp_path, case.given, asked)
+    check(prometheus_tools, "alerts.yaml", tmp_path, case.given, asked, alert=case.alert)
 
 
 def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:

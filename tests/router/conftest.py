@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from tests.router.fake_worker import MAX_MODEL_LEN, Caches, FakeWorker
 from tests.router.tokenizers import write_model
+from v4_router import prober
 from v4_router.app import build_app
 from v4_router.config import RouterConfig
 from v4_router.endpoints import Endpoint
@@ -104,6 +105,19 @@ async def serving(router: Router) -> AsyncIterator[str]:
         yield url
 
 
+class _Server(uvicorn.Server):
+    """Uvicorn's, which ends as soon as it is told to: its own looks every tenth of a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ended = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Until it is told to end."""
+        await self.on_tick(0)
+        await self.ended.wait()
+
+
 @asynccontextmanager
 async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     """An app on a port, or on a free one."""
@@ -112,13 +126,13 @@ async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
         config = uvicorn.Config(
             app, http=BoundedHttp, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
-        server = uvicorn.Server(config)
+        server = _Server(config)
         task = asyncio.create_task(server.serve(sockets=[listener]))
         await until(lambda: server.started or task.done(), "server started")
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            server.ended.set()
             await task
 
 
@@ -129,8 +143,9 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def deploy(model_path: Path) -> AsyncIterator[Deploy]:
+async def deploy(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Deploy]:
     """Starts a deployment; `ready=False` does not wait for the workers."""
+    monkeypatch.setattr(prober, "_LOOK_SECONDS", 0.002)  # each start waits for two looks
     async with AsyncExitStack() as stack:
 
         async def start(
