@@ -6,7 +6,7 @@ Objects are the mappings that the server sends. Every request that changes somet
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +22,8 @@ from v4_core.errors import ConfigError
 from v4_core.kubernetes import MANAGER
 from v4_operator.errors import ApiError, Unreachable
 from v4_operator.metrics import API_WRITES
+
+_Body = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 _SECONDS = 10.0  # of one request; with the Lease's renewal deadline less than the Lease's duration
 _READ = aiohttp.ClientTimeout(total=60.0, sock_connect=_SECONDS, sock_read=30.0)
@@ -111,6 +113,13 @@ class Api:
         query = {"fieldManager": MANAGER, "force": "true"}
         return await self._write("PATCH", "apply", resource, name, path, body, query, "application/apply-patch+yaml")
 
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Mapping[str, Any]]
+    ) -> Any:
+        """Carry out these operations of RFC 6902. Raises ApiError."""
+        path, query = resource.path(namespace, name), {"fieldManager": MANAGER}
+        return await self._write("PATCH", "patch", resource, path, operations, query, "application/json-patch+json")
+
     async def patch_status(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> Any:
         """Merge `patch` into an object's status. Raises ApiError."""
         path = resource.path(namespace, name, "status")
@@ -145,7 +154,7 @@ class Api:
         resource: Resource,
         name: str,
         path: str,
-        body: Mapping[str, Any],
+        body: _Body,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Any:
@@ -159,7 +168,7 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: _Body | None = None,
         *,
         accept: str = "application/json",
         content_type: str = "application/json",
@@ -177,7 +186,7 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None,
+        body: _Body | None,
         accept: str,
         content_type: str,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own, with several limits

@@ -1,4 +1,4 @@
-"""Makes the cluster be as planned: writes what differs, deletes what is no longer wanted, takes over nothing.
+"""Makes the cluster be as planned: writes what differs, deletes what is no longer wanted, takes over nothing of others.
 
 One failing object does not keep the others from being written; what failed is returned. Knows no kind.
 """
@@ -10,6 +10,7 @@ from v4_operator.api import Api, Resource
 from v4_operator.cache import Children
 from v4_operator.compare import (
     APPLIED_ANNOTATION,
+    contains,
     controller,
     create_only,
     is_leaving,
@@ -20,6 +21,10 @@ from v4_operator.compare import (
 from v4_operator.discovery import Discovery
 from v4_operator.errors import ApiError, KindMissing, Leaving, NameTaken, OperatorError
 from v4_operator.spec import Json
+
+_INVALID = 422  # HTTP
+# Of a Service's spec: the server sets them once, and never lets them go.
+_ASSIGNED = frozenset({"clusterIP", "clusterIPs", "ipFamily", "ipFamilies", "ipFamilyPolicy"})
 
 _Identity = tuple[str, str, str]
 
@@ -83,11 +88,37 @@ class Applier:
     async def _change(self, written: dict[str, Any], live: Json) -> None:
         resource = await self._discovery.resource(written["apiVersion"], written["kind"])
         metadata = {**written["metadata"], "uid": live["metadata"]["uid"]}  # this very object, or a conflict
-        result = await self._api.apply(resource, {**written, "metadata": metadata})
+        result = await self._overwrite(resource, {**written, "metadata": metadata}, live)
         self._children.put(result)
         if result["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]:
             # It differs in our eyes for ever: another manager adds to it, or the server has words of its own.
             self._children.note(*_identity(live), _mark(written))
+
+    async def _overwrite(self, resource: Resource, body: Json, live: Json) -> Json:
+        """Apply `body`; where fields of others keep it from being in force, these go.
+
+        Somebody may have put another source into a volume, or minAvailable into a budget: applying adds our field to
+        theirs, and the server takes only one of the two. An older server also keeps what others add to a selector.
+        """
+        invalid: ApiError | None = None
+        try:
+            live = await self._api.apply(resource, body)
+        except ApiError as error:
+            if error.status != _INVALID or "spec" not in body:
+                raise
+            invalid = error
+        else:
+            # A pod template in the server's own words is no reason to start pods anew.
+            if "spec" not in body or "template" in body["spec"] or not needs_write(body, live):
+                return live
+        operations = _retaking(body, live, whole=invalid is not None)
+        _, namespace, name = _identity(body)
+        try:
+            await self._api.patch(resource, namespace, name, operations)
+        except ApiError as error:
+            raise invalid or error from error  # it may be invalid by itself
+        applied: Json = await self._api.apply(resource, body)
+        return applied
 
     async def _look(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """What has the name, though the cache does not know it."""
@@ -127,6 +158,18 @@ def _may_write(desired: Json, live: Json) -> bool:
 def _mark(written: Json) -> str:
     """Noted of an object that is as `written` already."""
     return str(written["metadata"]["annotations"][APPLIED_ANNOTATION])
+
+
+def _retaking(body: Json, live: Json, *, whole: bool) -> list[Json]:
+    """Operations that replace the fields of the spec that differ; if `whole`, those of others alone go as well."""
+    wanted, there = body["spec"], live["spec"]
+    differing = [key for key, value in wanted.items() if not contains({key: value}, there)]
+    others = [key for key in there if key not in wanted and key not in _ASSIGNED] if whole else []
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": body["metadata"]["uid"]},
+        *({"op": "remove", "path": f"/spec/{key}"} for key in others),
+        *({"op": "add", "path": f"/spec/{key}", "value": wanted[key]} for key in differing),
+    ]
 
 
 def _identity(obj: Json) -> _Identity:

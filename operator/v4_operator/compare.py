@@ -1,13 +1,15 @@
 """Whether an object must be written, and whose it is. Pure.
 
 A live object holds more than was applied: defaults, status, fields of others. So `desired` is compared as a part of
-it: mappings by their desired keys, lists element by element, quantities by value, and what is empty as what is
-absent. What was once desired and is no longer shows in the hash that every write leaves in an annotation.
+it, by the same rules as server-side apply merges: mappings by their desired keys, lists whose items have keys by those
+(a container that was injected is nobody's difference, wherever it stands), other lists element by element. Fields that
+server-side apply replaces as a whole are compared as a whole. Quantities are compared by value, and what is empty is
+as what is absent. What was once desired and is no longer shows in the hash that every write leaves in an annotation.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
@@ -16,10 +18,23 @@ from v4_core.kubernetes import DEPLOYMENT_LABEL, GROUP, KIND, MANAGED_BY_LABEL, 
 from v4_operator.spec import Json
 
 APPLIED_ANNOTATION = f"{GROUP}/applied"  # hash of the desired object
-CREATE_ONLY_ANNOTATION = f"{GROUP}/create-only"  # "true": made if absent, never changed
+CREATE_ONLY_ANNOTATION = f"{GROUP}/create-only"  # "true": made if absent; its content is never changed
 
 _QUANTITIES = frozenset({"requests", "limits"})  # mappings whose values are quantities
 _QUANTITY = frozenset({"sizeLimit", "divisor"})
+# Lists that several managers may add to, by the keys that tell their items apart.
+_KEYED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "containers": (("name",),),
+    "env": (("name",),),
+    "volumes": (("name",),),
+    "volumeMounts": (("mountPath",),),
+    "imagePullSecrets": (("name",),),
+    "topologySpreadConstraints": (("topologyKey", "whenUnsatisfiable"),),
+    "ports": (("containerPort", "protocol"), ("port", "protocol")),  # of a container, of a Service
+    "ownerReferences": (("uid",),),
+}
+# Fields that have one manager, and to which none of what the operator sets there gets defaults.
+_WHOLE = frozenset({"selector", "podSelector", "nodeSelector", "rules", "subjects", "ingress", "egress"})
 
 
 def digest(value: Any) -> str:
@@ -45,21 +60,39 @@ def was_applied(desired: Json, live: Json) -> bool:
     return bool(annotations.get(APPLIED_ANNOTATION) == digest(desired))
 
 
-def contains(desired: Any, live: Any, key: str = "") -> bool:
-    """Whether everything in `desired` stands in `live`; `key` is the one that both stand at."""
+def contains(desired: Any, live: Any, key: str = "", *, whole: bool = False) -> bool:
+    """Whether everything in `desired` stands in `live`, and nothing else if `whole`; both stand at `key`."""
+    whole = whole or key in _WHOLE
     if isinstance(desired, Mapping):
         if live and not isinstance(live, Mapping):
             return False
         there = live or {}
         inner = key if key in _QUANTITIES else ""
-        return all(contains(value, there.get(name), inner or name) for name, value in desired.items())
+        more = whole and any(value and name not in desired for name, value in there.items())
+        return not more and all(
+            contains(value, there.get(name), inner or name, whole=whole) for name, value in desired.items()
+        )
     if isinstance(desired, list | tuple):
         if not isinstance(live, list | tuple):
             return not desired and not live
-        return len(desired) == len(live) and all(map(contains, desired, live))
+        pairs = None if whole else _by_key(desired, live, key)
+        if pairs is not None:
+            return all(contains(item, there) for item, there in pairs)
+        return len(desired) == len(live) and all(
+            contains(item, there, whole=whole) for item, there in zip(desired, live, strict=True)
+        )
     if key in _QUANTITIES or key in _QUANTITY:
         return _same_quantity(desired, live)
     return desired == live or (not desired and not live)
+
+
+def _by_key(desired: Sequence[Any], live: Sequence[Any], key: str) -> list[tuple[Any, Any]] | None:
+    """Items of a list with those of the same keys in `live`; None for an empty list, or one whose items have none."""
+    for names in _KEYED.get(key, ()):
+        if desired and all(isinstance(item, Mapping) and names[0] in item for item in [*desired, *live]):
+            there = {tuple(item.get(name) for name in names): item for item in live}
+            return [(item, there.get(tuple(item.get(name) for name in names))) for item in desired]
+    return None
 
 
 def _same_quantity(desired: Any, live: Any) -> bool:
@@ -72,7 +105,7 @@ def _same_quantity(desired: Any, live: Any) -> bool:
 
 
 def create_only(desired: Json) -> bool:
-    """Whether an existing object of this name is left as it is."""
+    """Whether the content of an existing object of this name is left as it is."""
     return bool(desired["metadata"].get("annotations", {}).get(CREATE_ONLY_ANNOTATION) == "true")
 
 

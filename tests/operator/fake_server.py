@@ -158,9 +158,21 @@ class FakeServer:
             return status(409, "Conflict")
         return web.json_response(await self._store(request.path, body))
 
-    async def _patch(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def _patch(self, request: web.Request, body: Any) -> web.StreamResponse:
         path = request.path.removesuffix("/status")
         known = self.objects.get(path)
+        if request.content_type == "application/json-patch+json":
+            test, *operations = body
+            if known is None or known["metadata"]["uid"] != test["value"]:
+                return status(422, "Invalid", "the server rejected our request due to an error in our request")
+            spec = dict(known["spec"])
+            for operation in operations:
+                field = operation["path"].removeprefix("/spec/")
+                if operation["op"] == "remove":
+                    del spec[field]
+                else:
+                    spec[field] = operation["value"]
+            return web.json_response(await self._store(path, {**known, "spec": spec}))
         applied = request.content_type == "application/apply-patch+yaml"
         if known is None and not applied:
             return status(404, "NotFound")

@@ -153,6 +153,45 @@ async def test_an_object_that_was_replaced_behind_our_back_is_not_written(cluste
     assert "data" not in cluster.server.objects[A]
 
 
+@pytest.mark.parametrize("by_itself", [False, True])
+async def test_fields_of_others_that_contradict_ours_go(cluster: Cluster, by_itself: bool) -> None:
+    """As a budget with both numbers, or a volume with two sources: a server merges, then refuses."""
+
+    def both(request: web.Request) -> web.StreamResponse | None:
+        if request.method != "PATCH":
+            return None
+        if request.content_type == "application/json-patch+json":
+            return status(422, "Invalid", "cannot be replaced") if by_itself else None
+        wrong = by_itself or "theirs" in cluster.server.objects[A]["spec"]
+        return status(422, "Invalid", "cannot both be set") if wrong else None
+
+    await cluster.apply(desired(spec={"ours": 1}))
+    await cluster.put(A, {**cluster.server.objects[A], "spec": {"theirs": 1}})
+    cluster.server.fault = both
+    errors = await cluster.apply(desired(spec={"ours": 1}))
+    assert [str(error) for error in errors] == ([f"PATCH {A}: cannot both be set"] if by_itself else [])
+    assert cluster.server.objects[A]["spec"] == ({"theirs": 1} if by_itself else {"ours": 1})
+
+
+async def test_what_others_added_to_a_selector_goes_where_the_server_would_keep_it(cluster: Cluster) -> None:
+    """The fake server merges what is applied, as an old one does with selectors."""
+    await cluster.apply(desired(spec={"selector": {"role": "router"}, "ports": [{"port": 1}]}))
+    given = {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]}
+    added = {"selector": {"role": "router", "more": "1"}, **given}
+    await cluster.put(A, {**cluster.server.objects[A], "spec": added})
+    for _ in range(2):
+        assert await cluster.apply(desired(spec={"selector": {"role": "router"}, "ports": [{"port": 1}]})) == []
+    assert cluster.server.objects[A]["spec"] == {"selector": {"role": "router"}, **given}
+    assert len(cluster.writes) == 4, "it was made, applied, replaced, applied"
+    template = {"nodeSelector": {"disk": "fast"}}
+    await cluster.apply(desired("b", spec={"template": template}))
+    path = "/api/v1/namespaces/n/configmaps/b"
+    added = {"template": {"nodeSelector": {"disk": "fast", "more": "1"}}}
+    await cluster.put(path, {**cluster.server.objects[path], "spec": added})
+    assert await cluster.apply(desired("b", spec={"template": template})) == []
+    assert cluster.server.objects[path]["spec"] == added, "no pod starts anew for it"
+
+
 async def test_one_failure_hides_no_other_and_stops_nothing(cluster: Cluster) -> None:
     cluster.server.fault = lambda r: status(403, "Forbidden", "no") if r.path.endswith("/b") else None
     errors = await cluster.apply(desired("a"), desired("b"), desired(kind="Unheard"), desired("c"))

@@ -91,6 +91,52 @@ def test_drift_is_seen(path: tuple[str | int, ...], value: object) -> None:
     assert needs_write(stamped(DEPLOYMENT), live)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_what_others_add_to_lists_with_keys_is_no_difference(first: bool) -> None:
+    live: Any = as_served(DEPLOYMENT)
+    pod = live["spec"]["template"]["spec"]
+    at = 0 if first else 1
+    pod["containers"][0]["env"].insert(at, {"name": "OTHERS", "value": "1"})
+    pod["containers"].insert(at, {"name": "mesh", "image": "mesh:1"})
+    pod["initContainers"] = [{"name": "mesh", "image": "mesh:1"}]
+    live["metadata"].setdefault("ownerReferences", []).append({"uid": "other"})
+    assert not needs_write(stamped(DEPLOYMENT), live)
+    pod["containers"][at ^ 1 if first else 0]["args"] = []
+    assert needs_write(stamped(DEPLOYMENT), live)
+
+
+POLICY: dict[str, Any] = {
+    "podSelector": {"matchLabels": {"a": "1"}},
+    "ingress": [{"from": [{"podSelector": {"matchLabels": {"b": "1"}}}], "ports": [{"port": 1, "protocol": "TCP"}]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("desired", "path", "value"),
+    [
+        (POLICY, ("podSelector", "matchLabels", "more"), "1"),
+        (POLICY, ("podSelector", "matchExpressions"), [{"key": "c", "operator": "Exists"}]),
+        (POLICY, ("ingress", 0, "from", 0, "namespaceSelector"), {"matchLabels": {"c": "1"}}),
+        (POLICY, ("ingress", 0, "ports"), [{"port": 1, "protocol": "TCP"}, {"port": 2, "protocol": "TCP"}]),
+        (POLICY, ("ingress", 0, "ports", 0, "endPort"), 9),
+        ({"rules": [{"resources": ["pods"]}]}, ("rules", 0, "resourceNames"), ["one"]),
+        ({"subjects": [{"name": "a"}]}, ("subjects",), [{"name": "a"}, {"name": "b"}]),
+        ({"selector": {"role": "router"}}, ("selector", "more"), "1"),
+    ],
+)
+def test_what_others_add_to_fields_of_one_manager_is_drift(
+    desired: dict[str, Any], path: tuple[str | int, ...], value: object
+) -> None:
+    """A selector with one more label selects nothing, a rule with one more peer lets anyone in."""
+    live: Any = copy.deepcopy(desired)
+    assert contains(desired, live)
+    at = live
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    assert not contains(desired, live)
+
+
 def test_a_field_that_is_no_longer_desired_is_written_though_nothing_else_differs() -> None:
     live = as_served(DEPLOYMENT)
     less = copy.deepcopy(DEPLOYMENT)
