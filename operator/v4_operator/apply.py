@@ -9,14 +9,15 @@ from typing import Any
 from v4_operator.api import Api, Resource
 from v4_operator.cache import Children
 from v4_operator.compare import (
-    APPLIED_ANNOTATION,
     contains,
     controller,
     create_only,
+    digest,
     is_leaving,
     is_ours,
     needs_write,
     stamped,
+    upkept,
 )
 from v4_operator.discovery import Discovery
 from v4_operator.errors import ApiError, KindMissing, Leaving, NameTaken, OperatorError
@@ -62,20 +63,20 @@ class Applier:
         return errors
 
     async def _ensure(self, desired: Json) -> None:
-        written = stamped(desired)
+        kept = upkept(desired)
         kind, namespace, name = identity = _identity(desired)
         live = self._children.get(*identity)
         if live is None:
             resource = await self._discovery.resource(desired["apiVersion"], kind)
             live = await self._look(resource, namespace, name)
         if live is None:
-            await self._make(written)
-        elif self._children.noted(*identity) == _mark(written):
+            await self._make(stamped(desired))
+        elif self._children.noted(*identity) == digest(kept):
             return
-        elif _may_write(desired, live) and needs_write(written, live):
-            await self._change(written, live)
+        elif _may_write(desired, live) and needs_write(kept, live):
+            await self._change(kept, live)
         else:
-            self._children.note(*identity, _mark(written))
+            self._children.note(*identity, digest(kept))
 
     async def _make(self, written: Json) -> None:
         resource = await self._discovery.resource(written["apiVersion"], written["kind"])
@@ -92,7 +93,7 @@ class Applier:
         self._children.put(result)
         if result["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]:
             # It differs in our eyes for ever: another manager adds to it, or the server has words of its own.
-            self._children.note(*_identity(live), _mark(written))
+            self._children.note(*_identity(live), digest(written))
 
     async def _overwrite(self, resource: Resource, body: Json, live: Json) -> Json:
         """Apply `body`; where fields of others keep it from being in force, these go.
@@ -152,12 +153,7 @@ def _may_write(desired: Json, live: Json) -> bool:
         raise NameTaken(
             f"{what} exists and was not made by this operator: delete or rename it, or rename this V4Deployment"
         )
-    return not create_only(desired)
-
-
-def _mark(written: Json) -> str:
-    """Noted of an object that is as `written` already."""
-    return str(written["metadata"]["annotations"][APPLIED_ANNOTATION])
+    return True
 
 
 def _retaking(body: Json, live: Json, *, whole: bool) -> list[Json]:

@@ -49,8 +49,17 @@ def stamped(desired: Json) -> dict[str, Any]:
     return {**desired, "metadata": {**metadata, "annotations": annotations}}
 
 
+def upkept(desired: Json) -> dict[str, Any]:
+    """What is written to an object that exists: all of it, or just whose it is where its content is left alone."""
+    if not create_only(desired):
+        return stamped(desired)
+    metadata, identity = desired["metadata"], ("name", "namespace", "labels", "ownerReferences")
+    whose = {key: metadata[key] for key in identity if key in metadata}
+    return {"apiVersion": desired["apiVersion"], "kind": desired["kind"], "metadata": whose}
+
+
 def needs_write(written: Json, live: Json) -> bool:
-    """Whether `live` differs from an object that `stamped` returned."""
+    """Whether `live` differs from an object that `stamped` or `upkept` returned."""
     return not contains(written, live)
 
 
@@ -120,9 +129,20 @@ def is_ours(desired: Json, live: Json) -> bool:
         return True
     if other is not None:
         return bool(other["uid"] == owner["uid"])
-    labels = live["metadata"].get("labels") or {}
-    expected = desired["metadata"]["labels"][DEPLOYMENT_LABEL]
-    return labels.get(MANAGED_BY_LABEL) == MANAGER and labels.get(DEPLOYMENT_LABEL) == expected
+    return _labelled(live, desired["metadata"]["labels"][DEPLOYMENT_LABEL])
+
+
+def belongs(live: Json, name: str, uid: str) -> bool:
+    """Whether `live` goes when the V4Deployment of this name and uid wants it no longer.
+
+    It controls it, or nobody does; of what nobody controls an annotation must say that an operator wrote it, since
+    labels alone are copied by hand.
+    """
+    other = controller(live)
+    if other is not None:
+        return bool(other["uid"] == uid)
+    written = APPLIED_ANNOTATION in (live["metadata"].get("annotations") or {})
+    return written and _labelled(live, name)
 
 
 def is_leaving(desired: Json, live: Json) -> bool:
@@ -133,6 +153,12 @@ def is_leaving(desired: Json, live: Json) -> bool:
     if owner is None or other is None or other["kind"] != KIND or other["name"] != owner["name"]:
         return False
     return bool(other["uid"] != owner["uid"])
+
+
+def _labelled(live: Json, name: str) -> bool:
+    """Whether its labels say that it was made for the V4Deployment of this name."""
+    labels = live["metadata"].get("labels") or {}
+    return bool(labels.get(MANAGED_BY_LABEL) == MANAGER and labels.get(DEPLOYMENT_LABEL) == name)
 
 
 def controller(obj: Json) -> Json | None:

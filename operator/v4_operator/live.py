@@ -11,7 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
-from v4_operator.records import Observed
+from v4_operator.compare import belongs
+from v4_operator.names import metadata
+from v4_operator.records import Observed, Settings
 from v4_operator.spec import Json, V4Deployment
 
 WORKER_ROLES = ("prefill", "decode", "pair")
@@ -34,8 +36,12 @@ class Live:
 
     @cached_property
     def owned(self) -> tuple[Json, ...]:
-        """Children that this V4Deployment itself controls, without those being deleted."""
-        return tuple(c for c in self.observed.children if not leaving(c) and self.v4d.uid in _controllers(c))
+        """Children that this V4Deployment itself controls, or nobody any more, without those being deleted.
+
+        `kubectl delete --cascade=orphan` leaves children without a controller; another V4Deployment of the name has
+        them then.
+        """
+        return tuple(c for c in self.observed.children if not leaving(c) and belongs(c, self.v4d.name, self.v4d.uid))
 
     @cached_property
     def workers(self) -> tuple[Json, ...]:
@@ -98,19 +104,14 @@ def count(deployment: Json | None, field: str) -> int:
     return int((deployment or {}).get("status", {}).get(field) or 0)
 
 
-def kept(deployment: Json, size: int) -> dict[str, Any]:
+def kept(v4d: V4Deployment, settings: Settings, deployment: Json, size: int) -> dict[str, Any]:
     """A live Deployment as a desired object: as it is, but for its size. Its pods are not restarted."""
-    metadata, identity = deployment["metadata"], ("name", "namespace", "labels", "ownerReferences")
+    name, role = deployment["metadata"]["name"], label(deployment, ROLE_LABEL)
     template = deployment["spec"]["template"]
     pod_metadata = {key: value for key, value in template.get("metadata", {}).items() if value is not None}
     return {
         "apiVersion": deployment["apiVersion"],
         "kind": deployment["kind"],
-        "metadata": {key: metadata[key] for key in identity if key in metadata},
+        "metadata": metadata(v4d, settings, name, role, label(deployment, REVISION_LABEL)),
         "spec": {**deployment["spec"], "replicas": size, "template": {**template, "metadata": pod_metadata}},
     }
-
-
-def _controllers(obj: Json) -> list[str]:
-    references = obj["metadata"].get("ownerReferences") or ()
-    return [reference["uid"] for reference in references if reference.get("controller")]

@@ -10,7 +10,7 @@ from typing import Any
 
 from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
 from v4_operator.check import check
-from v4_operator.compare import create_only
+from v4_operator.compare import create_only, needs_write, upkept
 from v4_operator.download import download, download_objects, outdated_jobs
 from v4_operator.fleet_view import FleetView
 from v4_operator.generations import generations, remembered
@@ -44,7 +44,7 @@ def plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
     now = replace(now, desired=desired)
     status = status_of(now)
     return Plan(
-        objects=tuple(obj for obj in desired if not (create_only(obj) and now.live.find(*_key(obj)))),
+        objects=tuple(obj for obj in desired if not _is_made(obj, now.live)),
         prune=tuple(_unwanted(now.live, desired)),
         status=status,
         requeue_seconds=_requeue(now, status),
@@ -94,7 +94,7 @@ def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
     wish = Wish(now.wanted, strategy == "Replace", now.startable, now.workers_stalled)
     sizes = targets(wish, now.current, now.others)
     old = [
-        kept(deployment, pods_for(label(deployment, ROLE_LABEL), sizes[name]))
+        kept(now.v4d, settings, deployment, pods_for(label(deployment, ROLE_LABEL), sizes[name]))
         for deployment in now.live.workers
         if (name := label(deployment, REVISION_LABEL)) in sizes and name != now.revision
     ]
@@ -108,7 +108,7 @@ def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
     if now.startable:
         image, account = router_image(now.v4d, now.live, settings), account_uid(now.v4d, now.live)
         return [router_deployment(now.v4d, settings, image, account)]
-    return [kept(now.router, now.v4d.spec.router.replicas)] if now.router else []
+    return [kept(now.v4d, settings, now.router, now.v4d.spec.router.replicas)] if now.router else []
 
 
 def _unwanted(live: Live, desired: Sequence[Json]) -> list[Json]:
@@ -117,6 +117,12 @@ def _unwanted(live: Live, desired: Sequence[Json]) -> list[Json]:
     mounted = {("Secret", volume["secret"]["secretName"]) for volume in volumes if volume.get("secret")}
     kept = mounted | {_key(obj) for obj in desired}
     return [*(obj for obj in live.owned if _key(obj) not in kept), *outdated_jobs(desired, live)]
+
+
+def _is_made(obj: Json, live: Live) -> bool:
+    """Whether an object whose content is left alone exists, as a child of this V4Deployment."""
+    found = live.find(*_key(obj)) if create_only(obj) else None
+    return found is not None and not needs_write(upkept(obj), found)
 
 
 def _requeue(now: Situation, status: Json) -> float:

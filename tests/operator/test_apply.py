@@ -97,6 +97,31 @@ async def test_what_is_only_created_is_never_changed(cluster: Cluster) -> None:
     assert cluster.server.objects[A]["data"] == {"x": "1"}
 
 
+async def test_what_is_only_created_gets_its_owner_and_labels_back_and_keeps_its_content(cluster: Cluster) -> None:
+    """`kubectl delete --cascade=orphan` takes the owner away; the next V4Deployment of the name is the new one."""
+    await cluster.apply(create_only(desired(uid="d-0", data={"x": "1"})))
+    orphan = copy.deepcopy(cluster.server.objects[A])
+    del orphan["metadata"]["ownerReferences"]
+    orphan["metadata"]["labels"]["theirs"] = "1"
+    await cluster.server.remove(A)
+    cluster.children.remove(cluster.children.get("ConfigMap", "n", "a") or {})
+    await cluster.put(A, orphan)
+    wanted = create_only(desired(uid="d-1", data={"x": "2"}))
+    assert await cluster.apply(wanted) == []
+    adopted = cluster.server.objects[A]
+    assert [owner["uid"] for owner in adopted["metadata"]["ownerReferences"]] == ["d-1"]
+    assert adopted["data"] == {"x": "1"}
+    assert adopted["metadata"]["labels"] == wanted["metadata"]["labels"] | {"theirs": "1"}
+    writes = len(cluster.writes)
+    assert await cluster.apply(create_only(desired(uid="d-1", data={"x": "3"}))) == []
+    assert len(cluster.writes) == writes
+    adopted["metadata"]["labels"][DEPLOYMENT_LABEL] = "e"
+    await cluster.put(A, adopted)
+    assert await cluster.apply(wanted) == []
+    assert cluster.server.objects[A]["metadata"]["labels"][DEPLOYMENT_LABEL] == "d"
+    assert cluster.server.objects[A]["data"] == {"x": "1"}
+
+
 async def test_what_the_cache_does_not_know_yet_is_not_made_twice(cluster: Cluster, api: Api) -> None:
     other = Cluster(cluster.server, api)
     await cluster.apply(desired("a"), create_only(desired("b")))

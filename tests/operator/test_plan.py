@@ -172,6 +172,8 @@ def test_what_others_own_stays() -> None:
     world.settle()
     labels = {"v4serve.dev/deployment": "demo"}
     world.objects["ConfigMap", "mine"] = {"kind": "ConfigMap", "metadata": {"name": "mine", "labels": labels}}
+    copied = {**labels, "app.kubernetes.io/managed-by": "v4serve-operator"}
+    world.objects["ConfigMap", "copied"] = {"kind": "ConfigMap", "metadata": {"name": "copied", "labels": copied}}
     other = [{"kind": "ReplicaSet", "name": "x", "uid": "x", "controller": True}]
     world.objects["ConfigMap", "theirs"] = {
         "kind": "ConfigMap",
@@ -199,6 +201,32 @@ def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
     assert (degraded["status"], degraded["reason"]) == ("True", "EngineLacks")
     assert "nixl" in degraded["message"]
     assert made.status["observedGeneration"] == degraded["observedGeneration"] == 2
+
+
+@pytest.mark.parametrize("case", SPECS)
+@pytest.mark.parametrize("after", ["demo", "shared", "huggingFace"])
+def test_what_an_orphaning_deletion_left_is_adopted_or_goes(case: str, after: str) -> None:
+    world = World(SPECS[case])
+    world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    world.settle()
+    secrets = {obj["metadata"]["name"]: obj["data"] for obj in world.of("Secret")}
+    for obj in world.objects.values():
+        if obj["kind"] != "Pod":
+            obj["metadata"].pop("ownerReferences", None)
+    world.uid, world.generation, world.status = "uid-again", 1, {}
+    world.spec = {"model": {"demo": {}}, **SPECS[after]}
+    world.reconcile()
+    for job in world.of("Job"):
+        job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    world.settle()
+    for kind, name in world.objects:
+        if kind not in ("Pod", "PersistentVolumeClaim"):
+            owners = world.objects[kind, name]["metadata"].get("ownerReferences", [])
+            assert [owner["uid"] for owner in owners] == ["uid-again"], (kind, name)
+    for obj in world.of("Secret"):
+        assert obj["data"] == secrets.get(obj["metadata"]["name"], obj["data"]), "clients go on with their key"
 
 
 def test_a_spec_that_never_could_be_followed_makes_nothing() -> None:

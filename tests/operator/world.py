@@ -6,11 +6,13 @@ Time passes in ticks of a second. A revision's pods can be told never to start, 
 import copy
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.operator.server_side_apply import applied
 from v4_core.kubernetes import API_VERSION, KIND, REVISION_LABEL, ROLE_LABEL
-from v4_operator.compare import create_only, needs_write, stamped
+from v4_operator.compare import controller, create_only, needs_write, stamped, upkept
 from v4_operator.plan import plan
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.spec import V4Deployment, parse
@@ -60,6 +62,7 @@ class World:
         self.settings = settings
         self.spec: Obj = {"model": {"demo": {}}, **copy.deepcopy(dict(spec or {}))}
         self.generation = 1
+        self.uid = "uid-demo"
         self.now = START
         self.objects: dict[tuple[str, str], Obj] = {}
         self.status: Obj = {}
@@ -76,11 +79,12 @@ class World:
         self.transfers = (0, 0.0)  # bytes and seconds that every router has seen
         self.writes = 0
         self._numbers = itertools.count()
+        self._applied: dict[tuple[str, str], Obj] = {}  # what was written last
 
     @property
     def v4d(self) -> V4Deployment:
         """The V4Deployment as it is now."""
-        return v4deployment(self.spec, generation=self.generation)
+        return replace(v4deployment(self.spec, generation=self.generation), uid=self.uid)
 
     def change(self, change: Mapping[str, Any]) -> None:
         """Edit the spec."""
@@ -220,21 +224,19 @@ class World:
 
     def _write(self, desired: Obj) -> None:
         key = desired["kind"], desired["metadata"]["name"]
-        written, live = stamped(desired), self.objects.get(key)
+        live = self.objects.get(key)
         if live is None:
             self.writes += 1
-            obj = copy.deepcopy(written)
+            obj = self._applied[key] = stamped(desired)
+            obj = self.objects[key] = copy.deepcopy(obj)
             obj["metadata"] |= {"creationTimestamp": text(self.now), "generation": 1}
             obj["metadata"]["uid"] = f"uid-{next(self._numbers)}"
-            self.objects[key] = obj
-        elif not create_only(desired) and needs_write(written, live):
+        elif controller(desired) is not None and needs_write(upkept(desired), live):
             self.writes += 1
-            changed = live["spec"] != desired["spec"] if "spec" in live else False
-            kept = {key: live["metadata"][key] for key in ("creationTimestamp", "generation", "uid")}
-            new = copy.deepcopy(written) | ({"status": live["status"]} if "status" in live else {})
-            new["metadata"] |= kept
-            new["metadata"]["generation"] += changed
-            self.objects[key] = new
+            new = applied(live, {} if create_only(desired) else self._applied[key], upkept(desired))
+            new["metadata"]["generation"] += live.get("spec") != new.get("spec")
+            assert not live.get("immutable") or live["data"] == new["data"]
+            self.objects[key], self._applied[key] = new, upkept(desired)
 
     def _delete(self, obj: Mapping[str, Any]) -> None:
         self.writes += 1
