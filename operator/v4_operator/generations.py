@@ -5,8 +5,9 @@ from datetime import timedelta
 from typing import Any
 
 from v4_core.kubernetes import GROUP, REVISION_LABEL, ROLE_LABEL
+from v4_operator.deployments import asked_replicas
 from v4_operator.fleet_view import FleetView
-from v4_operator.live import Live, condition, count, holds, label, leaving, moment, replicas
+from v4_operator.live import Live, condition, count, holds, label, leaving, moment
 from v4_operator.rollout import NONE, Generation, Size
 from v4_operator.spec import Json
 
@@ -44,7 +45,7 @@ def _generation(live: Live, fleet: FleetView, revision: str) -> Generation:
     pods = [pod for pod in live.pods if label(pod, REVISION_LABEL) == revision and not _lost(live, pod)]
     return Generation(
         revision=revision,
-        asked=_total((label(d, ROLE_LABEL), replicas(d)) for d in found),
+        asked=_total((label(d, ROLE_LABEL), asked_replicas(d)) for d in found),
         ready=_total((label(d, ROLE_LABEL), count(d, "readyReplicas")) for d in found),
         pods=_total((label(pod, ROLE_LABEL), 1) for pod in pods),
         probed=_proven(live, fleet, revision),

@@ -8,12 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
 from v4_operator.compare import belongs
-from v4_operator.names import metadata
-from v4_operator.records import Observed, Settings
+from v4_operator.records import Observed
 from v4_operator.spec import Json, V4Deployment
 
 WORKER_ROLES = ("prefill", "decode", "pair")
@@ -46,7 +44,8 @@ class Live:
     @cached_property
     def workers(self) -> tuple[Json, ...]:
         """Deployments of workers, the oldest first."""
-        found = [d for d in self.of("Deployment") if label(d, ROLE_LABEL) in WORKER_ROLES and label(d, REVISION_LABEL)]
+        every = map(_identified, self.of("Deployment"))
+        found = [d for d in every if label(d, ROLE_LABEL) in WORKER_ROLES and label(d, REVISION_LABEL)]
         return tuple(sorted(found, key=lambda d: (d["metadata"].get("creationTimestamp", ""), d["metadata"]["name"])))
 
     @cached_property
@@ -104,14 +103,8 @@ def count(deployment: Json | None, field: str) -> int:
     return int((deployment or {}).get("status", {}).get(field) or 0)
 
 
-def kept(v4d: V4Deployment, settings: Settings, deployment: Json, size: int) -> dict[str, Any]:
-    """A live Deployment as a desired object: as it is, but for its size. Its pods are not restarted."""
-    name, role = deployment["metadata"]["name"], label(deployment, ROLE_LABEL)
-    template = deployment["spec"]["template"]
-    pod_metadata = {key: value for key, value in template.get("metadata", {}).items() if value is not None}
-    return {
-        "apiVersion": deployment["apiVersion"],
-        "kind": deployment["kind"],
-        "metadata": metadata(v4d, settings, name, role, label(deployment, REVISION_LABEL)),
-        "spec": {**deployment["spec"], "replicas": size, "template": {**template, "metadata": pod_metadata}},
-    }
+def _identified(deployment: Json) -> Json:
+    """With the labels of its selector, which nobody can change."""
+    selected = deployment["spec"]["selector"]["matchLabels"]
+    metadata = deployment["metadata"]
+    return {**deployment, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **selected}}}

@@ -1,7 +1,8 @@
 """From a V4Deployment and what exists of it to what should exist. Pure, but for the content of new Secrets.
 
-Every answer follows from the spec, the children and the routers' answers of this moment; nothing is remembered. With
-a spec that cannot be followed nothing is made or changed, and the status goes on telling what serves.
+Every answer follows from the spec, the children and the routers' answers of this moment. What the operator once chose
+is remembered by children that nobody else has a say in (`v4_operator.accepted`, `v4_operator.deployments`). In place of
+a spec that cannot be followed the last good one is; where there is none, nothing is made or changed.
 """
 
 from collections.abc import Sequence
@@ -9,13 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL
+from v4_operator.accepted import Accepted, accepted_object, last_accepted
 from v4_operator.check import check
 from v4_operator.compare import create_only, needs_write, upkept
+from v4_operator.deployments import kept
 from v4_operator.download import download, download_objects, outdated_jobs
 from v4_operator.fleet_view import FleetView
 from v4_operator.generations import generations, remembered
 from v4_operator.images import router_image, worker_image
-from v4_operator.live import Live, kept, label
+from v4_operator.live import Live, label
 from v4_operator.policies import disruption_budgets, network_policies
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.revision import revision
@@ -25,7 +28,7 @@ from v4_operator.secret_objects import secret_objects
 from v4_operator.situation import Situation
 from v4_operator.spec import Json, V4Deployment
 from v4_operator.status import status_of
-from v4_operator.workers import Workers, pod_roles, pods_for
+from v4_operator.workers import Workers, image_of, pod_roles, pods_for
 
 _BUSY_SECONDS = 2.0  # routers say nothing by themselves
 _STUCK_SECONDS = 15.0
@@ -36,8 +39,8 @@ def plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
     """What should exist; nothing for a V4Deployment that is being deleted."""
     if v4d.deleting:
         return Plan(())
-    now = _situation(v4d, Live(v4d, observed), FleetView(observed.fleets), settings)
-    if now.problems:
+    now = _situation(v4d, observed, settings)
+    if now.problems and not now.kept:
         status = status_of(now)
         return Plan((), status=status, requeue_seconds=_requeue(now, status))
     desired = [*_around(now, settings), *_workers(now, settings), *_router(now, settings)]
@@ -51,18 +54,33 @@ def plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
     )
 
 
-def _situation(v4d: V4Deployment, live: Live, fleet: FleetView, settings: Settings) -> Situation:
-    """What there is, and which revision the spec asks for."""
-    problems = check(v4d, settings.server_version)
-    image = worker_image(v4d, live, settings)
-    current = revision(v4d.spec, image)
-    if problems:
+def _situation(v4d: V4Deployment, observed: Observed, settings: Settings) -> Situation:
+    """What there is, and which revision the spec asks for that is followed."""
+    accepted = last_accepted(v4d.name, v4d.uid, observed.children)
+    problems = [observed.unread] if observed.unread else check(v4d, settings.server_version)
+    former = accepted.instead_of(v4d, settings.server_version) if problems else None
+    followed = former or v4d
+    live, fleet, spec = Live(followed, observed), FleetView(observed.fleets), followed.spec
+    image = worker_image(followed, live, settings, accepted)
+    current = revision(spec, image)
+    if problems and not former:
         current, image = _serving(live, fleet)
-    seen = generations(live, fleet)
-    spec, fetched = v4d.spec, download(v4d, live)
-    size = Size(spec.prefill.replicas, spec.decode.replicas)
+    fetched = download(followed, live)
     exists = any(label(deployment, REVISION_LABEL) == current for deployment in live.workers)
-    return Situation(v4d, live, fleet, seen, current, image, size, problems, fetched, startable=fetched.done or exists)
+    return Situation(
+        v4d=followed,
+        live=live,
+        fleet=fleet,
+        generations=generations(live, fleet),
+        revision=current,
+        image=image,
+        wanted=Size(spec.prefill.replicas, spec.decode.replicas),
+        router_image=router_image(followed, live, settings, accepted),
+        problems=problems,
+        kept=accepted if former else None,
+        download=fetched,
+        startable=fetched.done or exists,
+    )
 
 
 def _serving(live: Live, fleet: FleetView) -> tuple[str, str]:
@@ -70,14 +88,17 @@ def _serving(live: Live, fleet: FleetView) -> tuple[str, str]:
     found = {label(d, REVISION_LABEL): d for d in live.workers}
     served = [revision for revision in found if fleet.served(revision)]
     chosen = next(iter(served), None) or next(reversed(found), "")
-    return chosen, found[chosen]["spec"]["template"]["spec"]["containers"][0]["image"] if chosen else ""
+    return chosen, image_of(found[chosen]) if chosen else ""
 
 
 def _around(now: Situation, settings: Settings) -> list[dict[str, Any]]:
-    """What pods need before they start: secrets, rights, rules, addresses, the model."""
+    """The memory of the spec, and what pods need before they start: secrets, rights, rules, addresses, the model."""
     v4d = now.v4d
+    generation = now.kept.generation if now.kept else v4d.generation
+    accepted = Accepted(v4d.written, now.image, now.router_image, generation)
     pools = dict.fromkeys((*pod_roles(v4d.spec), *(label(d, ROLE_LABEL) for d in now.live.workers)))
     return [
+        accepted_object(v4d, settings, accepted),
         *secret_objects(v4d, settings),
         *access_objects(v4d, settings),
         policy_map(v4d, settings),
@@ -106,8 +127,8 @@ def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
 def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
     """The router's Deployment; one that runs stays as it is until the model is there that a new one would read."""
     if now.startable:
-        image, account = router_image(now.v4d, now.live, settings), account_uid(now.v4d, now.live)
-        return [router_deployment(now.v4d, settings, image, account)]
+        account = account_uid(now.v4d, now.live)
+        return [router_deployment(now.v4d, settings, now.router_image, account)]
     return [kept(now.v4d, settings, now.router, now.v4d.spec.router.replicas)] if now.router else []
 
 

@@ -1,7 +1,7 @@
 """Brings one V4Deployment to what its spec says: read caches, ask routers, plan, write, delete, tell.
 
-Every step starts from what exists; nothing is remembered between two calls but caches. What is being deleted is left
-alone: its children go through the garbage collector.
+Every step starts from what exists; this process remembers nothing between two calls but caches. What is being deleted
+is left alone: its children go through the garbage collector.
 """
 
 import logging
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from v4_operator import events
+from v4_operator.accepted import last_accepted
 from v4_operator.api import Api
 from v4_operator.apply import Applier
 from v4_operator.cache import Children, Key, Parents, key_of
@@ -20,6 +21,7 @@ from v4_operator.failures import Failures
 from v4_operator.fleet import Fleets
 from v4_operator.metrics import ERRORS, RECONCILE_SECONDS, TIME_TO_READY
 from v4_operator.needs import Need
+from v4_operator.problem import Problem
 from v4_operator.readiness import Readiness
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.spec import Json, SpecError, V4Deployment, parse
@@ -63,17 +65,28 @@ class Reconciler:
             return None
         with RECONCILE_SECONDS.time():
             try:
-                v4d = parse(parent)
+                v4d, unread = self._read(key, parent)
             except SpecError as error:
                 await self._refuse(parent, error)
                 return None
-            return await self._bring_about(key, parent, v4d)
+            return await self._bring_about(key, parent, v4d, unread)
 
-    async def _bring_about(self, key: Key, parent: Json, v4d: V4Deployment) -> float | None:
+    def _read(self, key: Key, parent: Json) -> tuple[V4Deployment, Problem | None]:
+        """The V4Deployment; with the last good spec where its own cannot be read, and why. Raises SpecError."""
+        try:
+            return parse(parent), None
+        except SpecError as error:
+            uid = parent["metadata"]["uid"]
+            accepted = last_accepted(key.name, uid, self._children.of(key, uid))
+            if not accepted.spec:
+                raise
+            return parse({**parent, "spec": accepted.spec}), Problem(error.reason, str(error), "")
+
+    async def _bring_about(self, key: Key, parent: Json, v4d: V4Deployment, unread: Problem | None) -> float | None:
         fleets = await self._fleets.ask(self._children.of(key, v4d.uid))
         now, old = datetime.now(UTC), parent.get("status") or {}
         absent = await self._absent(key, v4d.uid, now)
-        observed = Observed(now, self._children.of(key, v4d.uid), fleets, old, absent)  # as it is by now
+        observed = Observed(now, self._children.of(key, v4d.uid), fleets, old, absent, unread)  # as it is by now
         plan = self._plan(v4d, observed, self._settings())
         errors = await self._applier.apply(plan.objects, lambda: self._wanted(key, v4d.uid))
         if self._wanted(key, v4d.uid):

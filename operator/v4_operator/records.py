@@ -7,6 +7,7 @@ from typing import Any
 
 from v4_core.logs import LogFormat
 from v4_operator.needs import Need
+from v4_operator.problem import Problem
 from v4_operator.spec import Json
 
 
@@ -36,6 +37,7 @@ class Observed:
     fleets: Sequence[Json] = ()  # what each reachable router answers at /fleet
     status: Json = field(default_factory=dict)  # of the V4Deployment, as it was written last
     absent: frozenset[Need] = frozenset()  # what pods that do not start need and the API server does not have
+    unread: Problem | None = None  # why its spec cannot even be read
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from v4_core.kubernetes import API_KEYS_FILE, GROUP, MONITORING_PORTS, POLICY_FILE, ROUTER_PORT
+from v4_operator.deployments import deployment
 from v4_operator.live import Live, moment
 from v4_operator.model_source import model_source
 from v4_operator.names import child, metadata, selector
@@ -120,20 +121,15 @@ def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
 def router_deployment(v4d: V4Deployment, settings: Settings, image: str, account: str = "") -> dict[str, Any]:
     """The router's Deployment: a new router serves before an old one goes; with another `account`, as `account_uid`
     says it, there are new ones."""
-    name = child(v4d, ROUTER)
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(v4d, settings, name, ROUTER),
-        "spec": {
-            "replicas": v4d.spec.router.replicas,
-            "revisionHistoryLimit": 2,
-            "progressDeadlineSeconds": v4d.spec.rollout.progress_deadline_seconds,
-            "selector": {"matchLabels": selector(v4d, ROUTER)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": _template(v4d, settings, image, account),
-        },
+    spec = {
+        "replicas": v4d.spec.router.replicas,
+        "revisionHistoryLimit": 2,
+        "progressDeadlineSeconds": v4d.spec.rollout.progress_deadline_seconds,
+        "selector": {"matchLabels": selector(v4d, ROUTER)},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "template": _template(v4d, settings, image, account),
     }
+    return deployment(v4d, settings, child(v4d, ROUTER), ROUTER, spec)
 
 
 def _template(v4d: V4Deployment, settings: Settings, image: str, account: str) -> dict[str, Any]:

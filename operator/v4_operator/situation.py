@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from v4_core.kubernetes import REVISION_LABEL
+from v4_operator.accepted import Accepted
 from v4_operator.compare import contains, was_applied
 from v4_operator.deadline import Deadline, ready_since
 from v4_operator.download import Download
@@ -25,14 +26,16 @@ from v4_operator.workers import CONTAINERS
 class Situation:
     """One V4Deployment at one time."""
 
-    v4d: V4Deployment
+    v4d: V4Deployment  # with the spec that is followed
     live: Live
     fleet: FleetView
     generations: Mapping[str, Generation]
-    revision: str  # current: that of the spec, or of what serves while the spec cannot be followed
+    revision: str  # current: that of the spec, or of what serves while no spec can be followed
     image: str  # of its workers
     wanted: Size  # of its pools
+    router_image: str = ""
     problems: Sequence[Problem] = ()
+    kept: Accepted | None = None  # what is followed in place of a spec with problems
     download: Download = field(default_factory=Download)
     startable: bool = True  # whether the model is there, so that workers can be made
     desired: Sequence[Json] = ()  # objects of the plan

@@ -180,6 +180,7 @@ class V4Deployment:
     generation: int
     deleting: bool  # deletionTimestamp is set: nothing may be created any more
     spec: Spec
+    written: Json = field(default_factory=dict, compare=False)  # the spec as the object has it
 
     @property
     def served_name(self) -> str:
@@ -198,6 +199,7 @@ def parse(obj: Json) -> V4Deployment:
             generation=metadata.whole("generation", 0, most=2**63 - 1),
             deleting="deletionTimestamp" in metadata,
             spec=_spec(Fields("", Fields("", obj).mapping("spec"))),
+            written=Fields("", obj).mapping("spec"),
         )
     except FieldError as error:
         raise SpecError("InvalidSpec", str(error)) from None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from v4_core.kubernetes import WorkerRole
+from v4_operator.accepted import Accepted
 from v4_operator.capacity import planned
 from v4_operator.conditions import Condition, joined
 from v4_operator.deadline import ready_since
@@ -65,7 +66,8 @@ def _why_not_ready(now: Situation) -> tuple[str, str]:
 def _progressing(now: Situation) -> Condition:
     """True while something changes by itself; False at the end, and where it does not go on."""
     if now.problems:
-        return Condition("Progressing", False, now.problems[0].reason, "the spec cannot be followed: see Degraded")
+        message = f"the spec cannot be followed: see Degraded; {_instead(now.kept)}"
+        return Condition("Progressing", False, now.problems[0].reason, message)
     if now.download.failure and not now.startable:
         return Condition("Progressing", False, "ModelFetchFailed", "the model cannot be fetched: see Degraded")
     if not now.startable:
@@ -86,6 +88,13 @@ def _progressing(now: Situation) -> Condition:
     if now.current.settled:
         return Condition("Progressing", True, "Updating", f"{_counts(now)}; {_updated(now)}")
     return Condition("Progressing", True, "Creating", _counts(now))
+
+
+def _instead(kept: Accepted | None) -> str:
+    """What is done in place of following a spec with problems."""
+    if kept is None:
+        return "nothing is made or changed meanwhile"
+    return f"the last good one{f', of generation {kept.generation},' if kept.generation else ''} is kept meanwhile"
 
 
 def _degraded(now: Situation) -> Condition:

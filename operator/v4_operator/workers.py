@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from v4_core.kubernetes import MONITORING_PORTS, ROLE_ALIAS_LABEL, WORKER_PORTS, WorkerRole
+from v4_core.kubernetes import MONITORING_PORTS, ROLE_ALIAS_LABEL, ROLE_LABEL, WORKER_PORTS, WorkerRole
 from v4_operator.accelerators import ACCELERATORS
 from v4_operator.capacity import WORKER_REQUESTS, cache_bytes, pool_of
+from v4_operator.deployments import chosen_image, deployment
+from v4_operator.live import label
 from v4_operator.model_source import model_source
-from v4_operator.names import child, metadata, selector
+from v4_operator.names import child, selector
 from v4_operator.pods import (
     GRACE_MARGIN_SECONDS,
     TOKEN_PATH,
@@ -28,7 +30,7 @@ from v4_operator.pods import (
 )
 from v4_operator.records import Settings
 from v4_operator.rollout import Size
-from v4_operator.spec import PodOverrides, Pool, Spec, V4Deployment
+from v4_operator.spec import Json, PodOverrides, Pool, Spec, V4Deployment
 
 # Containers of a worker pod by the pod's role.
 CONTAINERS: Mapping[str, tuple[WorkerRole, ...]] = {
@@ -60,23 +62,19 @@ class Workers:
         v4d, rollout = self.v4d, self.v4d.spec.rollout
         one_less = {"maxSurge": 0, "maxUnavailable": 1}
         one_more = {"maxSurge": 1, "maxUnavailable": 0}
-        return {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": metadata(v4d, self.settings, child(v4d, role, self.revision), role, self.revision),
-            "spec": {
-                "replicas": replicas,
-                "revisionHistoryLimit": 2,
-                "progressDeadlineSeconds": rollout.progress_deadline_seconds,
-                "minReadySeconds": min(_PROOF_SECONDS, rollout.progress_deadline_seconds - 1),
-                "selector": {"matchLabels": selector(v4d, role, self.revision)},
-                "strategy": {
-                    "type": "RollingUpdate",
-                    "rollingUpdate": one_less if rollout.strategy == "Replace" else one_more,
-                },
-                "template": self._template(role),
+        spec = {
+            "replicas": replicas,
+            "revisionHistoryLimit": 2,
+            "progressDeadlineSeconds": rollout.progress_deadline_seconds,
+            "minReadySeconds": min(_PROOF_SECONDS, rollout.progress_deadline_seconds - 1),
+            "selector": {"matchLabels": selector(v4d, role, self.revision)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": one_less if rollout.strategy == "Replace" else one_more,
             },
+            "template": self._template(role),
         }
+        return deployment(v4d, self.settings, child(v4d, role, self.revision), role, spec, self.revision)
 
     def _template(self, role: str) -> dict[str, Any]:
         spec, source = self.v4d.spec, model_source(self.v4d.spec.model)
@@ -107,6 +105,11 @@ class Workers:
             probes=probes(monitoring, _START_SECONDS),
         )
         return container(self.settings, made, pool.pod)
+
+
+def image_of(live: Json) -> str:
+    """The image that the operator chose for the workers of a live Deployment."""
+    return chosen_image(live, CONTAINERS[label(live, ROLE_LABEL)][0])
 
 
 def pod_roles(spec: Spec) -> tuple[str, ...]:

@@ -67,6 +67,10 @@ class Space:
     def names(self) -> set[str]:
         return {f"{child['kind']}/{child['metadata']['name']}" for child in self.children()}
 
+    def images(self, deployment: str) -> list[str]:
+        path = "--output=jsonpath={.spec.template.spec.containers[*].image}"
+        return self.kubectl("get", deployment, path).split()
+
     def complete(self) -> bool:
         """Whether the three Deployments are there, which are written last, and the status after them."""
         return sum(name.startswith("Deployment/") for name in self.names()) == 3 and bool(self.parent().get("status"))
@@ -176,6 +180,62 @@ def test_drift_is_repaired_and_the_work_of_others_is_not_fought(space: Space) ->
     writes = space.settled(operator)
     assert space.settled(operator) == writes
     assert "OTHERS" in space.kubectl("get", "deployment", "d-router", "--output=yaml")
+
+
+def test_what_people_do_by_hand_is_neither_followed_nor_in_the_way(space: Space) -> None:
+    """An image that was set, a sidecar that was put first, what is deleted while a newer spec is refused."""
+    operator = space.start().serving()
+    space.apply()
+    space.wait(space.complete, "all children are there")
+    space.settled(operator)
+    before = space.names()
+    (decode,) = (name for name in before if name.startswith("Deployment/d-decode"))
+    (prefill,) = (name for name in before if name.startswith("Deployment/d-prefill"))
+    mesh = {"op": "add", "path": "/spec/template/spec/containers/0", "value": {"name": "mesh", "image": "mesh:1"}}
+    budget = '{"spec": {"maxUnavailable": null, "minAvailable": 1}}'
+    space.kubectl("set", "image", decode, "decode=foreign:1")
+    space.kubectl("set", "image", "Deployment/d-router", "router=foreign:1")
+    space.kubectl("patch", prefill, "--type=json", "--patch", json.dumps([mesh]))
+    space.kubectl("patch", "PodDisruptionBudget/d-router", "--patch", budget)
+    space.kubectl("patch", "Service/d", "--patch", '{"spec": {"selector": {"more": "1"}}}')
+    space.wait(lambda: "foreign" not in space.kubectl("get", "deployment", "--output=yaml"), "images are taken back")
+    space.wait(lambda: '"more"' not in space.kubectl("get", "service", "--output=json"), "so is the selector")
+    space.wait(lambda: "minAvailable" not in space.kubectl("get", "pdb", "--output=json"), "so is the budget")
+    assert space.images(prefill) == ["mesh:1", "none.invalid/worker:1"]
+    writes = space.settled(operator)
+    assert space.settled(operator) == writes
+    assert space.names() == before, "no revision was made of what people did"
+
+    space.apply(transfer={"transport": "nixl"}, decode={"replicas": 7})
+    space.wait(lambda: space.condition("Degraded").get("reason") == "EngineLacks", "the spec is refused")
+    assert "the last good one, of generation 1, is kept" in space.condition("Progressing")["message"]
+    space.kubectl("delete", "Service/d", "Secret/d-token", "Deployment/d-router", decode)
+    space.wait(lambda: space.names() == before, "what was deleted is there again")
+    assert space.images(decode) == ["none.invalid/worker:1"]
+    assert space.kubectl("get", decode, "--output=jsonpath={.spec.replicas}") == "1"
+    (memory,) = (name for name in before if name.startswith("ConfigMap/d-spec-"))
+    with pytest.raises(CommandFailed, match="immutable"):
+        space.kubectl("patch", memory, "--patch", '{"data": {"spec": "{}"}}')
+
+
+def test_what_was_orphaned_belongs_to_the_next_one(space: Space) -> None:
+    operator = space.start().serving()
+    space.apply()
+    space.wait(space.complete, "all children are there")
+    space.settled(operator)
+    key = space.kubectl("get", "secret", "d-api-key", "--output=jsonpath={.data.key}")
+    space.kubectl("delete", "v4d", "d", "--cascade=orphan", "--timeout=300s")
+    assert all("ownerReferences" not in child["metadata"] for child in space.children())
+    space.apply(model={"demo": {}, "revision": "b"})
+    uid = space.parent()["metadata"]["uid"]
+
+    def adopted() -> bool:
+        return all(c["metadata"].get("ownerReferences", [{}])[0].get("uid") == uid for c in space.children())
+
+    space.wait(adopted, "all children are of the new one")
+    assert space.kubectl("get", "secret", "d-api-key", "--output=jsonpath={.data.key}") == key
+    space.kubectl("delete", "v4d", "d", "--timeout=300s")
+    space.wait(lambda: space.names() == set(), "all children are gone")
 
 
 def test_a_changed_spec_is_followed_and_what_it_no_longer_wants_goes(space: Space) -> None:

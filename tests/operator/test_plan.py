@@ -1,6 +1,7 @@
 """The plan as a whole: valid objects, nothing twice, nothing left over, nothing written when idle."""
 
 import base64
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
 from v4_operator.plan import plan
+from v4_operator.problem import Problem
 from v4_operator.records import Observed, Settings
 
 SPECS: dict[str, Obj] = {
@@ -191,16 +193,97 @@ def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
     world = World()
     first = world.settle().status["revision"]
     world.change({"transfer": {"transport": "nixl"}, "decode": {"replicas": 7}})
+    before = {key: obj for key, obj in world.objects.items() if obj["kind"] != "Pod"}
+    before = copy.deepcopy(before)
     made = world.reconcile()
-    assert (made.objects, made.prune) == ((), ())
+    assert made.prune == ()
+    assert {key: obj for key, obj in world.objects.items() if obj["kind"] != "Pod"} == before
+    assert (made.status["decode"]["desired"], made.status["decode"]["ready"]) == (1, 1)
     assert made.status["revision"] == first
     ready, progressing, degraded = (world.condition(kind) for kind in ("Ready", "Progressing", "Degraded"))
     assert (ready["status"], ready["reason"]) == ("False", "EngineLacks")  # `kubectl wait` must not take it for done
     assert ready["message"].endswith(f"revision {first}, of a former spec, serves on")
     assert (progressing["status"], progressing["reason"]) == ("False", "EngineLacks")
+    assert "the last good one, of generation 1, is kept" in progressing["message"]
     assert (degraded["status"], degraded["reason"]) == ("True", "EngineLacks")
     assert "nixl" in degraded["message"]
     assert made.status["observedGeneration"] == degraded["observedGeneration"] == 2
+
+
+@pytest.mark.parametrize("case", [case for case in SPECS if case != "nothing"])
+def test_what_is_deleted_or_edited_while_a_spec_is_refused_is_put_right(case: str) -> None:
+    world = World(SPECS[case])
+    world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    world.settle()
+    kept = {"PersistentVolumeClaim", "Pod", "Job"}
+    before = copy.deepcopy({key: obj for key, obj in world.objects.items() if obj["kind"] not in kept})
+    memory = [key for key, obj in before.items() if obj.get("immutable")]
+    assert len(memory) == 1
+    world.change({"transfer": {"transport": "nixl"}, "prefill": {"replicas": 5}, "decode": {"replicas": 5}})
+    world.reconcile()
+    for key in before.keys() - set(memory):
+        obj = world.objects[key]
+        if obj["kind"] == "Deployment":
+            obj["spec"]["template"]["spec"]["containers"][0]["image"] = "foreign:1"
+        else:
+            del world.objects[key]
+    for _ in range(30):
+        world.reconcile()
+        world.tick()
+    after = {key: obj for key, obj in world.objects.items() if obj["kind"] not in kept}
+    assert after.keys() == before.keys()
+    for key, obj in before.items():
+        if obj["kind"] != "Secret":
+            assert after[key].get("spec", after[key].get("data")) == obj.get("spec", obj.get("data"))
+    assert world.condition("Degraded")["reason"] == "EngineLacks"
+    world.change({"transfer": {"transport": "auto"}, "prefill": {"replicas": 2}, "decode": {"replicas": 2}})
+    world.settle()
+    assert world.condition("Ready")["status"] == "True"
+    assert len([obj for obj in world.of("ConfigMap") if obj.get("immutable")]) == 1
+
+
+def test_a_roll_to_the_last_good_spec_goes_on_while_a_newer_one_is_refused() -> None:
+    world = World()
+    first = world.settle().status["revision"]
+    world.change({"model": {"revision": "b"}})
+    second = world.reconcile().status["revision"]
+    world.change({"transfer": {"transport": "nixl"}})
+    for _ in range(60):
+        world.reconcile()
+        world.tick()
+    assert world.revisions() == [second] != [first]
+    assert "generation 2" in world.condition("Progressing")["message"]
+
+
+def test_a_spec_that_cannot_even_be_read_is_as_one_that_is_refused() -> None:
+    world = World()
+    world.settle()
+    del world.objects["Service", "demo"]
+    observed = replace(world.observed(), unread=Problem("InvalidSpec", "decode.replicas must be a whole number", ""))
+    made = plan(replace(world.v4d, generation=2), observed, SETTINGS)
+    assert "Service" in {obj["kind"] for obj in made.objects}
+    assert made.status["conditions"][1]["reason"] == "InvalidSpec"
+    assert "generation 1" in made.status["conditions"][1]["message"]
+
+
+def test_without_its_memory_a_refused_spec_changes_nothing() -> None:
+    world = World()
+    world.settle()
+    (memory,) = [obj for obj in world.of("ConfigMap") if obj.get("immutable")]
+    world.change({"transfer": {"transport": "nixl"}})
+    for tampered in (
+        {"data": {**memory["data"], "workerImage": "foreign:1"}},
+        {"metadata": {**memory["metadata"], "ownerReferences": []}},
+    ):
+        world.objects["ConfigMap", memory["metadata"]["name"]] = memory | tampered
+        assert (world.plan().objects, world.plan().prune) == ((), ())
+    del world.objects["ConfigMap", memory["metadata"]["name"]]
+    made = world.reconcile()
+    assert (made.objects, made.prune) == ((), ())
+    assert "nothing is made or changed" in world.condition("Progressing")["message"]
+    assert world.status["revision"] == world.revisions()[0]
 
 
 @pytest.mark.parametrize("case", SPECS)

@@ -14,13 +14,15 @@ from tests.operator.fake_server import FakeServer, status
 from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER
 from v4_operator import failures
 from v4_operator import runtime as module
+from v4_operator.accepted import Accepted, accepted_object
 from v4_operator.api import Api
 from v4_operator.config import OperatorConfig
 from v4_operator.discovery import Discovery
 from v4_operator.metrics import REGISTRY
+from v4_operator.problem import Problem
 from v4_operator.records import Observed, Plan, Settings
 from v4_operator.runtime import Runtime
-from v4_operator.spec import V4Deployment
+from v4_operator.spec import V4Deployment, parse
 
 PARENT = "/apis/v4serve.dev/v1alpha1/namespaces/n/v4deployments/d"
 CHILD = "/api/v1/namespaces/n/configmaps/d"
@@ -221,6 +223,24 @@ async def test_a_spec_that_cannot_be_read_is_told_and_children_stay(operator: Op
     assert operator.status["endpoint"] == "d"
     assert CHILD in operator.server.objects
     await until(lambda: ("Warning", "InvalidSpec", "d") in operator.events())
+
+
+async def test_while_a_spec_cannot_be_read_the_last_good_one_is_planned(operator: Operator) -> None:
+    uid = (await operator.server.put(PARENT, parent(3)))["metadata"]["uid"]
+    good = parse(parent(3, uid=uid))
+    memory = accepted_object(good, Settings("worker:1", "router:1"), Accepted(good.written, generation=1))
+    operator.planner.extra = (memory,)
+    await operator.put(3)
+    await until(lambda: operator.condition("Ready").get("status") == "True")
+    broken = parent(3, generation=2)
+    broken["spec"]["decode"]["replicas"] = "many"
+    operator.runtime.seen(False, await operator.server.put(PARENT, operator.server.objects[PARENT] | broken))
+    await until(lambda: operator.planner.seen[-1][1].unread)
+    v4d, observed, _ = operator.planner.seen[-1]
+    assert observed.unread == Problem("InvalidSpec", "decode.replicas must be a whole number, not 'many'", "")
+    assert (v4d.generation, v4d.spec.decode.replicas, v4d.written) == (2, 3, good.written)
+    await operator.server.remove(CHILD)
+    await until(lambda: CHILD in operator.server.objects)
 
 
 async def test_a_name_that_is_taken_is_told_and_healed(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
