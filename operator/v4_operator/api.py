@@ -118,7 +118,9 @@ class Api:
     ) -> Any:
         """Carry out these operations of RFC 6902. Raises ApiError."""
         path, query = resource.path(namespace, name), {"fieldManager": MANAGER}
-        return await self._write("PATCH", "patch", resource, path, operations, query, "application/json-patch+json")
+        return await self._write(
+            "PATCH", "patch", resource, name, path, operations, query, "application/json-patch+json"
+        )
 
     async def patch_status(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> Any:
         """Merge `patch` into an object's status. Raises ApiError."""

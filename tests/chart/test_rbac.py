@@ -69,6 +69,7 @@ def test_the_lease_is_the_only_one_of_its_namespace_that_may_be_changed(helm: He
             "resourceNames": [name],
             "verbs": ["get", "update"],
         },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},  # whether the holder is still there
     ]
 
 

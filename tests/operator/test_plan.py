@@ -227,7 +227,7 @@ def test_what_is_deleted_or_edited_while_a_spec_is_refused_is_put_right(case: st
         obj = world.objects[key]
         if obj["kind"] == "Deployment":
             obj["spec"]["template"]["spec"]["containers"][0]["image"] = "foreign:1"
-        else:
+        elif key != ("ServiceAccount", "demo-router"):  # another one takes new pods, which is no drift
             del world.objects[key]
     for _ in range(30):
         world.reconcile()
