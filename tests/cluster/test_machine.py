@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.machine.cluster import Cluster, ServingCluster
-from tests.cluster.machine.errors import ClusterError, CommandFailed
+from tests.cluster.machine.errors import ClusterError, CommandFailed, PartMissing
 from tests.cluster.machine.external import ExternalCluster
 from tests.cluster.machine.local import LocalCluster
 from tests.cluster.machine.nameserver import hosts
+from tests.cluster.machine.recipes.kubernetes import let_go_of_deleted_pods
 from tests.cluster.machine.tools_image import BUSYBOX
 from tests.cluster.machine.waiting import TimedOut, wait
 
@@ -164,6 +165,18 @@ def test_the_state_of_a_failed_test_can_be_read(cluster: ServingCluster, web: st
 def test_a_condition_that_stays_false_is_told() -> None:
     with pytest.raises(TimedOut, match=r"until pigs fly; the last answer was \[\]"):
         wait(list, 0.0, "pigs fly")
+
+
+def test_the_kubelet_ends_a_pod_without_waiting_for_its_sandbox(tmp_path: Path) -> None:
+    """Another source than that of 1.20.2 is refused, so that the fix is not lost in silence."""
+    file = tmp_path / "pkg/kubelet/kubelet_pods.go"
+    file.parent.mkdir(parents=True)
+    before, after = "\t// containers\n", "\tif kl.podVolumesExist(uid) {\n\t}\n"
+    file.write_text(f"{before}\t// pod's sandboxes should be deleted\n\tif sandboxes {{\n\t}}\n\n{after}")
+    let_go_of_deleted_pods(tmp_path)
+    assert file.read_text() == before + after
+    with pytest.raises(PartMissing, match=r"kubelet_pods\.go is not that of"):
+        let_go_of_deleted_pods(tmp_path)
 
 
 def test_any_other_cluster_serves_the_same_methods(cluster: ServingCluster, web: str) -> None:

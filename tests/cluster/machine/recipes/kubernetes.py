@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.cluster.machine.commands import run
+from tests.cluster.machine.errors import PartMissing
 from tests.cluster.machine.progress import step
 from tests.cluster.machine.recipes import debian, golang
 
@@ -37,6 +38,7 @@ def make(into: Path, work: Path) -> None:
         tree = _unpack(work, root)
     env = golang.environment(root / _GO, work / "gopath", work)
     _replace_reflect2(tree, root / _REFLECT2)
+    let_go_of_deleted_pods(tree)
     _generate_openapi(tree, work, env)
     stamps = [
         f"{_MODULE}/vendor/k8s.io/{package}/version.{name}={value}"
@@ -68,6 +70,19 @@ def _replace_reflect2(tree: Path, newer: Path) -> None:
         old.unlink()
     for new in (*newer.glob("*.go"), *newer.glob("*.s")):
         shutil.copy(new, vendored)
+
+
+def let_go_of_deleted_pods(tree: Path) -> None:
+    """As upstream has it from 1.20.3 on: https://github.com/kubernetes/kubernetes/pull/97998. Raises PartMissing.
+
+    1.20.0 to 1.20.2 keep a deleted pod until its sandbox is removed, often by a collection that runs once a minute.
+    """
+    file = tree / "pkg/kubelet/kubelet_pods.go"
+    before, check, rest = file.read_text().partition("\t// pod's sandboxes should be deleted\n")
+    _, kept, after = rest.partition("\tif kl.podVolumesExist(")
+    if not (check and kept):
+        raise PartMissing(f"{file.name} is not that of Kubernetes 1.20.2")
+    file.write_text(before + kept + after)
 
 
 def _generate_openapi(tree: Path, work: Path, env: dict[str, str]) -> None:
