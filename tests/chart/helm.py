@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +53,23 @@ class Helm:
         arguments = ["--namespace", namespace, "--kube-version", server, "--values", "-"]
         if kinds:
             arguments += ["--api-versions", kinds]
-        return self.run("template", release, CHART, *arguments, text=text)
+        return run_once(self, ("template", release, CHART, *arguments), text)
 
     def objects(self, values: Mapping[str, Any] | Path | None = None, **arguments: str) -> list[Json]:
         """The manifests. Raises HelmFailed."""
-        return [found for found in yaml.safe_load_all(self.template(values, **arguments)) if found]
+        return [found for found in yaml.load_all(self.template(values, **arguments), yaml.CSafeLoader) if found]
 
     def notes(self, values: Mapping[str, Any] | None = None, *, namespace: str = "v4serve-system") -> str:
         """What an installation prints. Raises HelmFailed."""
         arguments = ("--namespace", namespace, "--dry-run=client", "--values", "-")
         text = self.run("install", "v4serve", CHART, *arguments, text=json.dumps(values or {}))
         return text.partition("\nNOTES:\n")[2]
+
+
+@cache
+def run_once(helm: Helm, arguments: tuple[str | Path, ...], text: str) -> str:
+    """Many tests look at the same manifests."""
+    return helm.run(*arguments, text=text)
 
 
 def find(objects: list[Json], kind: str, name: str = "") -> Json:
