@@ -148,7 +148,10 @@ def test_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize("given", [
     "127.0.0.1:PORT", "http://127.0.0.1:PORT/", "http://127.0.0.1:PORT/v1", "127.0.0.1:PORT/v1/",
 ])  # fmt: skip
-def test_what_curl_and_clients_of_the_api_take_is_an_address(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_curl_and_clients_of_the_api_take_is_an_address(
+    given: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("v4_cli.top._EVERY_SECONDS", 0.01)
     with answering({"/facts": json.dumps(asdict(known(worker("decode", "d-1")))).encode()}) as url:
         assert run(["top", "--once", given.replace("PORT", url.rpartition(":")[2])]) == 0
     assert "d-1" in capsys.readouterr().out
