@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +29,7 @@ class Parts:
 
     archives: Sequence[Path] = ()
     crd_server: Path | None = None
-    missing: Mapping[str, str] = field(default_factory=dict)  # fixture -> why there is none
+    missing: Mapping[str, ClusterError] = field(default_factory=dict)  # fixture -> why there is none
 
 
 _RUNNING = pytest.StashKey[dict[str, Cluster]]()  # by the fixture's name, as the next
@@ -53,25 +54,30 @@ def _fixtures(item: pytest.Item) -> Sequence[str]:
 
 def _with_node(wanted: Set[str]) -> Parts:
     try:
-        build.parts()
         if "image" not in wanted:
+            build.parts()
             return Parts()
         if reason := project_image.lacks():
             raise PartMissing(reason)
-        return Parts([project_image.build()])
-    except PartMissing as error:
-        return Parts(missing={"cluster": str(error)})
+        build.install()
+        # Side by side: one is mostly compiling, the other mostly fetching and unpacking.
+        with ThreadPoolExecutor() as pool:
+            parts, image = pool.submit(build.parts), pool.submit(project_image.build)
+            parts.result()
+            return Parts([image.result()])
+    except ClusterError as error:
+        return Parts(missing={"cluster": error})
 
 
 def _without_node(wanted: Set[str]) -> Parts:
     try:
         build.parts()
-    except PartMissing as error:
-        return Parts(missing={"control_plane": str(error)})
+    except ClusterError as error:
+        return Parts(missing={"control_plane": error})
     try:
         return Parts(crd_server=build.crd_server_binary() if "crd_server" in wanted else None)
-    except PartMissing as error:
-        return Parts(missing={"crd_server": str(error)})
+    except ClusterError as error:
+        return Parts(missing={"crd_server": error})
 
 
 def skip_or_fail(reason: str) -> None:
@@ -98,11 +104,14 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def _parts(request: pytest.FixtureRequest, cluster: str) -> Parts:
-    """What was built for a cluster. Skips or fails where that lacks what the fixture needs."""
+    """What was built for a cluster. Skips or fails where that lacks what the fixture needs. Raises ClusterError."""
     parts = request.session.stash[_PARTS][cluster]
     assert request.fixturename
-    if request.fixturename in parts.missing:
-        skip_or_fail(parts.missing[request.fixturename])
+    error = parts.missing.get(request.fixturename)
+    if isinstance(error, PartMissing):
+        skip_or_fail(str(error))
+    elif error:
+        raise error
     return parts
 
 
