@@ -49,7 +49,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _fixtures(item: pytest.Item) -> Sequence[str]:
-    return item.fixturenames if isinstance(item, pytest.Function) else ()
+    """Those of a test of this folder; tests elsewhere have fixtures of the same names."""
+    return item.fixturenames if isinstance(item, pytest.Function) and item.get_closest_marker("cluster") else ()
 
 
 def _with_node(wanted: Set[str]) -> Parts:
