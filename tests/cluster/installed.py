@@ -16,6 +16,7 @@ import yaml
 from tests.cluster.answers import Answers
 from tests.cluster.load import Load, Stream
 from tests.cluster.machine.cluster import ServingCluster
+from v4_core.kubernetes import MANAGER
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo.yaml"
@@ -123,10 +124,18 @@ class Installed:
             lambda: self.leader() not in ("", old) and self.looks() > 0, DEADLINE_SECONDS, "a new operator has looked"
         )
 
-    def versions(self, name: str = NAME) -> dict[str, str]:
-        """Versions of the V4Deployment and of what the operator made for it: what is not written keeps its own."""
-        items = self.get(CHILDREN, "--selector", f"v4serve.dev/deployment={name}")["items"] + [self.v4d(name)]
-        return {f"{item['kind']}/{name_of(item)}": item["metadata"]["resourceVersion"] for item in items}
+    def versions(self, name: str = NAME) -> dict[str, list[tuple[str, str]]]:
+        """When the operator last changed the V4Deployment and each child; what controllers write does not count."""
+        shown = "--show-managed-fields"
+        items = self.get(CHILDREN, "--selector", f"v4serve.dev/deployment={name}", shown)["items"]
+        return {
+            f"{item['kind']}/{name_of(item)}": sorted(
+                (entry["operation"], entry["time"])
+                for entry in item["metadata"]["managedFields"]
+                if entry["manager"] == MANAGER
+            )
+            for item in [*items, self.get("v4d", name, shown)]
+        }
 
     def children(self, name: str) -> list[str]:
         """Names of everything that was made for a V4Deployment."""
