@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.tiny import TINY
-from v4_engine.weights import _translate
+from v4_engine.naming import translate
 
 
 def oracle(overrides: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
@@ -21,6 +21,6 @@ def oracle(overrides: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     model.eval()
     with torch.no_grad():
         for name, target in model.state_dict().items():
-            for ours, view in _translate(name, target):
+            for ours, view in translate(name, target):
                 view.copy_(tensors[ours])
     return model

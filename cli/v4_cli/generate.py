@@ -127,7 +127,7 @@ def _pieces(wanted: GenerateConfig, seed: int) -> Iterator[Piece]:
         "whole",
         ids,
         max_tokens=wanted.max_tokens,
-        stop_ids=frozenset({engine.config.eos_token_id}),
+        stop_ids=frozenset(engine.config.eos_token_ids),
         sampling=Sampling(
             temperature=wanted.temperature,
             top_k=wanted.top_k,

@@ -22,7 +22,7 @@ _DIGEST_BYTES = 16
 _LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header, little-endian
 
 # Fields of ModelConfig that no stored value depends on: limits and how the checkpoint's files are kept.
-_NOT_SHAPING = {"max_position", "eos_token_id", "bos_token_id", "draft_layers"}
+_NOT_SHAPING = {"max_position", "eos_token_ids", "bos_token_id", "draft_layers"}
 
 
 def fingerprint(

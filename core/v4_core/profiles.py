@@ -34,7 +34,7 @@ _FLASH = ModelConfig(
     n_shared_experts=1, moe_intermediate_size=2048, num_hash_layers=3, routed_scaling_factor=1.5,
     swiglu_limit=10.0, window=128, index_heads=64, index_dim=128, index_topk=512, hc_mult=4,
     hc_sinkhorn_iters=20, hc_eps=1e-6, rms_norm_eps=1e-6, rope_theta=10_000.0, compress_rope_theta=160_000.0,
-    yarn=Yarn(16.0, 32.0, 1.0, 65_536), max_position=1_048_576, bos_token_id=0, eos_token_id=1,
+    yarn=Yarn(16.0, 32.0, 1.0, 65_536), max_position=1_048_576, bos_token_id=0, eos_token_ids=(1,),
     draft_layers=1, dtype="bf16", quantised=True,
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ _DEMO = ModelConfig(
     moe_intermediate_size=64, num_hash_layers=2, routed_scaling_factor=1.5, swiglu_limit=10.0, window=128,
     index_heads=16, index_dim=64, index_topk=64, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, rms_norm_eps=1e-6,
     rope_theta=10_000.0, compress_rope_theta=160_000.0, yarn=Yarn(16.0, 32.0, 1.0, 512), max_position=8192,
-    bos_token_id=0, eos_token_id=1, draft_layers=0, dtype="fp32", quantised=False,
+    bos_token_id=0, eos_token_ids=(1,), draft_layers=0, dtype="fp32", quantised=False,
 )  # fmt: skip
 
 PROFILES = {

@@ -12,11 +12,12 @@ from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import fingerprint
 from v4_core.geometry import CacheGeometry
+from v4_core.shards import weight_files
 from v4_engine.engine import Engine
 from v4_engine.params import build
 from v4_engine.scheduler import Limits
 from v4_engine.stores import CacheMemory
-from v4_engine.weights import read, weight_files
+from v4_engine.weights import read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 _CPU_CACHE_BYTES = 1 << 30  # or what one sequence takes, if that is more

@@ -1,11 +1,10 @@
-"""The tensors of a checkpoint: which there must be, and reading them from safetensors shards (reference 3.1, 3.3).
+"""The tensors of a checkpoint: which there must be, and reading them from safetensors shards.
 
-Knows DeepSeek's names and transformers' names; gives DeepSeek's. Reads one shard at a time, so that peak memory is the
-model and one shard. Knows nothing of how the forward wants them (params.py).
+Gives DeepSeek's names, whatever the spelling (naming.py). Reads one tensor at a time, so that peak memory is the model
+and one tensor. Knows nothing of how the forward wants them (params.py).
 """
 
-import json
-import re
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,11 +13,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from v4_core.config import C4, ModelConfig
+from v4_core.shards import is_quantised
 from v4_engine.errors import WeightsError
+from v4_engine.naming import is_draft, translate
 
 Shapes = dict[str, tuple[int, ...]]
-_DRAFT = "mtp."  # draft layers, which the engine does not run
 _PLAIN = ("BF16", "F32", "F64", "I64", "I32")
+_PIECE = 32_768  # values that torch looks at without starting threads, which costs ten times the looking
 
 
 def expected_shapes(config: ModelConfig) -> Shapes:
@@ -92,48 +93,40 @@ def _moe(c: ModelConfig, layer: int) -> Shapes:
     return shapes
 
 
-def weight_files(path: Path) -> list[Path]:
-    """The safetensors shards of a checkpoint folder, in order. Raises WeightsError."""
-    index = path / "model.safetensors.index.json"
-    if index.exists():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise WeightsError(f"{index} is not a safetensors index: {error}") from error
-        files = [path / name for name in names]
-        if lost := [file.name for file in files if not file.exists()]:
-            raise WeightsError(f"{path} lacks shards that its index names: {', '.join(lost)}")
-        return files
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise WeightsError(f"{path} holds no *.safetensors: give the folder of a DeepSeek V4 checkpoint")
-    return files
-
-
 def read(
     config: ModelConfig, files: list[Path], progress: Callable[[int, int], None] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (DeepSeek name, CPU tensor) of every expected tensor, shard by shard.
 
-    `progress(done, total)` counts bytes. Raises WeightsError listing all missing, unexpected and misshapen tensors,
-    before the first tensor is yielded.
+    `progress(done, total)` counts bytes. Raises WeightsError: listing all missing, unexpected and misshapen tensors,
+    before the first tensor is yielded; and at a tensor that holds a NaN or an infinity.
     """
-    if config.quantised:
-        raise WeightsError("fp8 and fp4 checkpoints are not supported yet: convert the weights to bf16")
     _check(expected_shapes(config), files)
     total, done = sum(file.stat().st_size for file in files), 0
     for file in files:
         with safe_open(file, framework="pt") as shard:
             for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
-                if name.startswith(_DRAFT):
+                if is_draft(name):
                     continue
                 tensor = shard.get_tensor(name)
+                if not _finite(tensor):
+                    raise WeightsError(
+                        f"{file}: {name} holds a NaN or an infinity: download or convert the checkpoint again"
+                    )
                 done += tensor.nbytes
                 if progress:
                     progress(min(done, total), total)
-                yield from _translate(name, tensor)
+                yield from translate(name, tensor)
     if progress:
         progress(total, total)
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Extremes tell, since a NaN is both of them: one pass without a copy, 40 times as fast as isfinite()."""
+    if not tensor.is_floating_point():
+        return True
+    pieces = (torch.aminmax(piece) for piece in tensor.reshape(-1).split(_PIECE) if len(piece))
+    return all(math.isfinite(extreme.item()) for extremes in pieces for extreme in extremes)
 
 
 def _check(expected: Shapes, files: list[Path]) -> None:
@@ -141,9 +134,16 @@ def _check(expected: Shapes, files: list[Path]) -> None:
     problems: list[str] = []
     for file in files:
         for name, shape, kind in _headers(file):
+            if is_draft(name):
+                continue
+            if is_quantised(kind):
+                raise WeightsError(
+                    f"fp8 and fp4 checkpoints are not supported yet, and {name} in {file} is {kind}: convert the "
+                    "weights to bf16"
+                )
             if kind not in _PLAIN:
                 problems.append(f"{name}: type {kind} is not supported")
-            for ours, tensor in _translate(name, torch.empty(shape, device="meta")):
+            for ours, tensor in translate(name, torch.empty(shape, device="meta")):
                 if ours in found:
                     problems.append(f"{ours}: stored twice, again in {file.name}")
                 found[ours] = tuple(tensor.shape)
@@ -170,56 +170,3 @@ def _headers(file: Path) -> list[tuple[str, list[int], str]]:
         raise WeightsError(f"cannot read {file}: {error}") from error
     except SafetensorError as error:
         raise WeightsError(f"{file} is no readable safetensors file: {error}") from error
-
-
-_RENAMES = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"^model\.embed_tokens\.", "embed."),
-        (r"^lm_head\.", "head."),
-        (r"^model\.norm\.", "norm."),
-        (r"^model\.hc_head\.hc_(fn|base|scale)$", r"hc_head_\1"),
-        (r"^model\.layers\.", "layers."),
-        (r"\.input_layernorm\.", ".attn_norm."),
-        (r"\.post_attention_layernorm\.", ".ffn_norm."),
-        (r"\.(attn|ffn)_hc\.(fn|base|scale)$", r".hc_\1_\2"),
-        (r"\.self_attn\.compressor\.indexer\.q_b_proj\.", ".attn.indexer.wq_b."),
-        (r"\.self_attn\.compressor\.indexer\.scorer\.weights_proj\.", ".attn.indexer.weights_proj."),
-        (r"\.self_attn\.compressor\.indexer\.", ".attn.indexer.compressor."),
-        (r"\.self_attn\.compressor\.", ".attn.compressor."),
-        (r"\.self_attn\.sinks$", ".attn.attn_sink"),
-        (r"\.self_attn\.q_a_proj\.", ".attn.wq_a."),
-        (r"\.self_attn\.q_a_norm\.", ".attn.q_norm."),
-        (r"\.self_attn\.q_b_proj\.", ".attn.wq_b."),
-        (r"\.self_attn\.kv_proj\.", ".attn.wkv."),
-        (r"\.self_attn\.kv_norm\.", ".attn.kv_norm."),
-        (r"\.self_attn\.o_([ab])_proj\.", r".attn.wo_\1."),
-        (r"compressor\.kv_proj\.", "compressor.wkv."),
-        (r"compressor\.gate_proj\.", "compressor.wgate."),
-        (r"compressor\.kv_norm\.", "compressor.norm."),
-        (r"compressor\.position_bias$", "compressor.ape"),
-        (r"\.mlp\.gate\.e_score_correction_bias$", ".ffn.gate.bias"),
-        (r"\.mlp\.shared_experts\.gate_proj\.", ".ffn.shared_experts.w1."),
-        (r"\.mlp\.shared_experts\.up_proj\.", ".ffn.shared_experts.w3."),
-        (r"\.mlp\.shared_experts\.down_proj\.", ".ffn.shared_experts.w2."),
-        (r"\.mlp\.", ".ffn."),
-    )
-]
-
-
-def _translate(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A stored tensor as DeepSeek's: renamed, transformers' fused experts taken apart, draft layers left out."""
-    if name.startswith(_DRAFT):
-        return
-    for pattern, replacement in _RENAMES:
-        name = pattern.sub(replacement, name)
-    if name.endswith("ffn.experts.gate_up_proj"):
-        for e, fused in enumerate(tensor):
-            gate, up = fused.chunk(2)
-            yield name.replace("gate_up_proj", f"{e}.w1.weight"), gate
-            yield name.replace("gate_up_proj", f"{e}.w3.weight"), up
-    elif name.endswith("ffn.experts.down_proj"):
-        for e, down in enumerate(tensor):
-            yield name.replace("down_proj", f"{e}.w2.weight"), down
-    else:
-        yield name, tensor

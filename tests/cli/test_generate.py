@@ -36,6 +36,17 @@ def test_greedy_text_streams_to_stdout(model: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"{expected}\n"
 
 
+def test_any_id_of_a_list_ends_the_text(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--prompt", "the cat", "--max-tokens", "8", "--temperature", "0")
+    ids = answer(capsys, "--model", model, *asked)["token_ids"]
+    assert isinstance(ids, list)
+    assert 0 not in ids
+    ending = tiny_checkpoint(write_model(tmp_path / "ending"), eos_token_id=[ids[2], 0])
+    expected = ids[: ids.index(ids[2]) + 1]
+    result = answer(capsys, "--model", str(ending), *asked)
+    assert (result["token_ids"], result["finish_reason"]) == (expected, "stop")
+
+
 def test_a_prompt_that_can_never_fit(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "generate.yaml"
     file.write_text(json.dumps({"prompt": "cat " * 20_000, "model": model}))

@@ -43,7 +43,7 @@ def test_every_field_is_read() -> None:
     assert (c.window, c.index_heads, c.index_dim, c.index_topk) == (16, 16, 16, 8)
     assert (c.hc_mult, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps) == (4, 20, 1e-6, 1e-6)
     assert (c.rope_theta, c.compress_rope_theta, c.yarn) == (1e4, 1.6e5, Yarn(16.0, 32.0, 1.0, 256))
-    assert (c.vocab_size, c.max_position, c.bos_token_id, c.eos_token_id) == (512, 4096, 0, 1)
+    assert (c.vocab_size, c.max_position, c.bos_token_id, c.eos_token_ids) == (512, 4096, 0, (1,))
     assert (c.draft_layers, c.dtype, c.quantised) == (1, "bf16", False)
 
 
@@ -61,6 +61,9 @@ def test_the_published_draft_layers_stand_behind_the_main_layers() -> None:
         ({"quantization_config": {"quant_method": "fp8"}}, {"quantised": True}),
         ({"expert_dtype": "fp4"}, {"quantised": True}),
         ({"expert_dtype": "fp8"}, {"quantised": True}),
+        ({"eos_token_id": [7, 1, 7]}, {"eos_token_ids": (1, 7)}),
+        ({"dtype": "float32", "torch_dtype": "float32"}, {"dtype": "fp32"}),
+        ({"architectures": None}, {}),
         ({"rope_scaling": None}, {"yarn": None}),
         ({"rope_scaling": {"type": "default"}}, {"yarn": None}),
         ({"dspark_block_size": 5, "dspark_target_layer_ids": [1]}, {}),
@@ -100,13 +103,16 @@ def test_mixed_spelling() -> None:
         (without(DEEPSEEK, "head_dim"), "lacks the field 'head_dim'"),
         (without(DEEPSEEK, "compress_ratios"), "lacks the field 'layer_types'"),
         (without(DEEPSEEK, "num_hash_layers"), "lacks the field 'mlp_layer_types'"),
-        (without(DEEPSEEK, "qk_rope_head_dim"), "lacks the field 'partial_rotary_factor'"),
+        (without(DEEPSEEK, "qk_rope_head_dim"), "lacks the field 'qk_rope_head_dim' or 'partial_rotary_factor'"),
         (without(DEEPSEEK, "rope_theta"), "lacks the field 'rope_theta'"),
         (deepseek(head_dim="32"), "head_dim='32'; it must be a whole number"),
         (deepseek(head_dim=32.5), "head_dim=32.5; it must be a whole number"),
         (deepseek(hc_mult=True), "hc_mult=True; it must be a whole number"),
         (deepseek(swiglu_limit="10"), "swiglu_limit='10'; it must be a number"),
-        (deepseek(eos_token_id=[1, 2]), "eos_token_id=[1, 2]; it must be a whole number"),
+        (deepseek(eos_token_id=[1, "2"]), "eos_token_id=[1, '2']; it must be a whole number or a list of them"),
+        (deepseek(eos_token_id=[]), "eos_token_id=[]; it must be a whole number or a list of them"),
+        (deepseek(eos_token_id=True), "eos_token_id=True; it must be a whole number"),
+        (deepseek(eos_token_id=[1, 512]), "eos_token_id must be within the vocabulary"),
         (deepseek(o_groups=0), "o_groups must be at least 1"),
         (deepseek(o_groups=3), "o_groups must divide num_attention_heads"),
         (deepseek(hc_sinkhorn_iters=0), "hc_sinkhorn_iters must be at least 1"),
@@ -134,11 +140,164 @@ def test_mixed_spelling() -> None:
         (transformers(compress_rates={"other": 4}), "only the ratios 4 and 128"),
         (transformers(layer_types=["full_attention"] * 5), "layer_types holds 'full_attention'; known: sliding"),
         (transformers(layer_types=["sliding_attention"]), "layer_types must list one item for each"),
+        (transformers(layer_types=[["sliding_attention"]] * 5), "layer_types holds ['sliding_attention']"),
         (transformers(mlp_layer_types=["moe", "hash_moe", "moe", "moe", "moe"]), "hash_moe layers followed by"),
+        (deepseek(compress_rates={"compressed_sparse_attention": 8}), "only the ratios 4 and 128"),
+        (deepseek(dtype={"": "float32"}), "dtype is {'': 'float32'}; supported: bfloat16"),
     ],
 )
 def test_refused_with_a_clear_message(data: dict[str, Any], message: str) -> None:
     assert message in refused(data)
+
+
+def rope(which: str, **changes: Any) -> dict[str, Any]:
+    """transformers' rope_parameters with changes to one of its two groups."""
+    groups = TRANSFORMERS["rope_parameters"]
+    return {**groups, which: {**groups[which], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("data", "one", "other"),
+    [
+        (
+            transformers(qk_rope_head_dim=16),
+            "qk_rope_head_dim is 16",
+            "head_dim * partial_rotary_factor (32 * 0.25) is 8",
+        ),
+        (
+            transformers(rope_parameters=rope("main", partial_rotary_factor=0.5)),
+            "qk_rope_head_dim is 8",
+            "head_dim * rope_parameters.main.partial_rotary_factor (32 * 0.5) is 16",
+        ),
+        (transformers(rope_theta=5e4), "rope_theta is 50000.0", "rope_parameters.main.rope_theta is 10000.0"),
+        (
+            transformers(rope_parameters=rope("compress", rope_theta=5e4)),
+            "compress_rope_theta is 160000.0",
+            "rope_parameters.compress.rope_theta is 50000.0",
+        ),
+        (
+            deepseek(rope_scaling={**DEEPSEEK["rope_scaling"], "rope_theta": 7.0}),
+            "rope_scaling.rope_theta is 7.0",
+            "rope_theta is 10000.0 and compress_rope_theta is 160000.0",
+        ),
+        (
+            transformers(rope_scaling={**DEEPSEEK["rope_scaling"], "factor": 4}),
+            "rope_scaling is {'factor': 4.0",
+            "rope_parameters.compress is {'factor': 16.0",
+        ),
+        (
+            transformers(rope_scaling={"type": "default"}),
+            "rope_scaling is {}",
+            "rope_parameters.compress is {'factor': 16.0",
+        ),
+        (
+            transformers(rope_parameters=rope("compress", type="default")),
+            "rope_parameters.compress.type is 'default'",
+            "rope_parameters.compress.rope_type is 'yarn'",
+        ),
+        (
+            transformers(compress_ratios=[0, 4, 4, 4, 128]),
+            "compress_ratios[2] is 4",
+            "layer_types[2] is 'heavily_compressed_attention'",
+        ),
+        (transformers(num_hash_layers=3), "num_hash_layers is 3", "the number of hash_moe in mlp_layer_types is 2"),
+        (deepseek(dtype="float32", torch_dtype="bfloat16"), "dtype is 'float32'", "torch_dtype is 'bfloat16'"),
+    ],
+)
+def test_a_contradiction_names_both_fields(data: dict[str, Any], one: str, other: str) -> None:
+    message = refused(data)
+    assert message.startswith("config.json contradicts itself: ")
+    assert one in message
+    assert other in message
+
+
+def test_fields_that_repeat_each_other_are_the_same_model() -> None:
+    repeated = {key: DEEPSEEK[key] for key in ("compress_ratios", "num_hash_layers", "rope_scaling")}
+    assert ModelConfig.from_dict(transformers(**repeated)) == CONFIG
+
+
+def test_yarn_of_sliding_window_layers_is_refused() -> None:
+    """transformers applies it; no V4 has it."""
+    yarn = {**TRANSFORMERS["rope_parameters"]["compress"], "rope_theta": 1e4}
+    message = refused(transformers(rope_parameters=rope("main", **yarn)))
+    assert "rope_parameters.main.rope_type is 'yarn'; only 'default' is supported" in message
+
+
+@pytest.mark.parametrize(
+    ("data", "sign"),
+    [
+        (deepseek(vision_n_layers=32, vision_dim=1024), "it has vision_n_layers, vision_dim)"),
+        (
+            {"model_type": "deepseek_v4_vl", "text_config": DEEPSEEK, "vision_config": {}},
+            "it has text_config, vision_c",
+        ),
+        ({"architectures": ["X"], "model_type": "deepseek_v4", "image_token_id": 5}, "it has image_token_id)"),
+    ],
+)
+def test_a_multimodal_checkpoint_is_told_so(data: dict[str, Any], sign: str) -> None:
+    message = refused(data)
+    assert "this is a vision or other multimodal checkpoint" in message
+    assert sign in message
+    assert "only text models are supported, of model_type 'deepseek_v4'" in message
+
+
+def test_another_architecture_of_the_same_type() -> None:
+    message = refused(deepseek(architectures=["DeepseekV4ForConditionalGeneration"]))
+    assert "architectures=['DeepseekV4ForConditionalGeneration']" in message
+    assert "of model_type 'deepseek_v4' and architecture 'DeepseekV4ForCausalLM'" in message
+
+
+def weights(folder: Path, *kinds: tuple[str, int], name: str = "model.safetensors") -> None:
+    """A shard without data whose header tells of tensors with these types and sizes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for i, (kind, size) in enumerate(kinds):
+        header[f"t{i}"] = {"dtype": kind, "shape": [size], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    (folder / name).write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+@pytest.mark.parametrize(
+    ("told", "kinds", "dtype", "quantised"),
+    [
+        pytest.param({}, [("F32", 90), ("BF16", 10), ("I64", 500)], "fp32", False, id="no type told"),
+        pytest.param({}, [("F32", 10), ("BF16", 90)], "bf16", False, id="fp32 norms"),
+        pytest.param({}, [("F64", 9)], "fp64", False, id="fp64"),
+        pytest.param({"torch_dtype": "bfloat16"}, [("F32", 9)], "bf16", False, id="what is told is obeyed"),
+        pytest.param({"expert_dtype": "fp4"}, [("BF16", 9)], "bf16", False, id="expert_dtype left behind"),
+        pytest.param({"quantization_config": {"a": 1}}, [("BF16", 9)], "bf16", False, id="quantisation left behind"),
+        pytest.param({"expert_dtype": "fp4"}, [("I8", 90), ("F8_E8M0", 9), ("BF16", 9)], "bf16", True, id="fp4"),
+        pytest.param({}, [("F8_E4M3", 90), ("F32", 9), ("BF16", 8)], "fp32", True, id="fp8"),
+        pytest.param({"expert_dtype": "fp4"}, [], "bf16", True, id="no weights yet"),
+    ],
+)
+def test_the_weights_decide_their_types(
+    tmp_path: Path, told: dict[str, Any], kinds: list[tuple[str, int]], dtype: str, quantised: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(deepseek(**told)))
+    if kinds:
+        weights(tmp_path, *kinds)
+    config = ModelConfig.from_path(tmp_path)
+    assert (config.dtype, config.quantised) == (dtype, quantised)
+
+
+def test_weights_that_are_still_being_fetched_decide_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(deepseek()))
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    weights(tmp_path, ("F32", 9), name="one.safetensors")
+    assert ModelConfig.from_path(tmp_path).dtype == "bf16"
+    weights(tmp_path, ("F32", 9), name="two.safetensors")
+    assert ModelConfig.from_path(tmp_path).dtype == "fp32"
+
+
+@pytest.mark.parametrize("content", [b"", b"1234", (1 << 40).to_bytes(8, "little") + b"{}", b"\2" + bytes(7) + b"[]"])
+def test_a_damaged_shard_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(deepseek()))
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"model\.safetensors is no (complete|readable) safetensors file"):
+        ModelConfig.from_path(tmp_path)
 
 
 def test_from_path_takes_the_folder_or_the_file(tmp_path: Path) -> None:

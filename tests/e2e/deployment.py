@@ -37,7 +37,7 @@ def reference_engine(model: Path) -> Engine:
 
 def reference(engine: Engine, ids: list[int], max_tokens: int, sampling: Sampling, n: int = 1) -> list[list[int]]:
     """Offline output of every choice, stopping at end-of-sequence."""
-    stop = frozenset({engine.config.eos_token_id})
+    stop = frozenset(engine.config.eos_token_ids)
     request = Request(("offline", 0), "whole", ids, n=n, max_tokens=max_tokens, sampling=sampling, stop_ids=stop)
     return [list(output) for output in output_ids(engine, request)]
 

@@ -102,7 +102,7 @@ class Load:
             assert self.tokens == expected[: len(self.tokens)]
         else:
             assert self.tokens == expected
-            assert self.finish == ("stop" if expected[-1] == engine.config.eos_token_id else "length")
+            assert self.finish == ("stop" if expected[-1] in engine.config.eos_token_ids else "length")
 
 
 async def nothing_held(url: str) -> None:

@@ -10,9 +10,10 @@ from tests.oracle import oracle
 from tests.tiny import tiny_config, tiny_tensors
 from v4_core.config import ModelConfig
 from v4_core.sampling import Sampling
+from v4_core.shards import weight_files
 from v4_engine.engine import Engine
 from v4_engine.loading import EngineOptions, load_engine
-from v4_engine.weights import read, weight_files
+from v4_engine.weights import read
 from v4_models import DEMO_MODEL
 
 MARGIN = 1e-3

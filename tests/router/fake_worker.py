@@ -162,7 +162,7 @@ class FakeWorker(rpc.WorkerServicer):
             fingerprint=self.fingerprint,
             max_model_len=self.max_model_len,
             vocab_size=VOCAB,
-            eos_token_id=EOS,
+            eos_token_ids=[EOS],
             load=self._load(),
             tokenizer=self.tokenizer,
         )

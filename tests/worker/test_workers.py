@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from tests.engine.harness import damage, make_engine, prompt
+from tests.tiny import tiny_config
 from tests.worker.cluster import Node, offline, start, until
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
@@ -190,6 +191,26 @@ async def test_other_weights_are_refused() -> None:
     await prefill.empty()
     await prefill.stop()
     await decode.stop()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_any_id_of_a_list_ends_an_answer(place: int) -> None:
+    whole = offline(prompt(40))[0]
+    end = whole[3]
+    assert end not in whole[:3]
+    eos = [end, 511] if place == 0 else [0, end]
+    assert not set(eos) - {end} & set(whole)
+    node = await Node.start("decode", make_engine(tiny_config(eos_token_id=eos)))
+    asked = start(prompt(40), pb.WHOLE)
+    asked.ignore_eos = False
+    node.send(asked)
+    await until(lambda: len(node.tokens()) == 4)
+    await node.empty()
+    assert [node.tokens()[i] for i in range(4)] == whole[:4]
+    finishes = [e.tokens.finish for e in node.events["r", 0] if e.HasField("tokens")]
+    assert finishes[-1] == pb.STOP
+    assert list((await node.stub.Describe(pb.DescribeRequest())).eos_token_ids) == sorted(eos)
+    await node.stop()
 
 
 async def test_a_higher_attempt_replaces_and_a_lower_one_is_ignored() -> None:

@@ -1,5 +1,7 @@
 """Between the protocol's messages and the engine's records. Pure."""
 
+from collections.abc import Iterable
+
 from v4_core.blocks import unpack_ids
 from v4_core.errors import RequestError
 from v4_core.sampling import Sampling
@@ -13,11 +15,11 @@ FINISHES: dict[Finish | None, pb.Finish] = {None: pb.NOT_FINISHED, "stop": pb.ST
 _FINISH_OF: dict[int, Finish | None] = {pb.NOT_FINISHED: None, pb.STOP: "stop", pb.LENGTH: "length"}
 
 
-def request_of(start: pb.Start, serial: int, fingerprint: str, eos: int) -> Request:
+def request_of(start: pb.Start, serial: int, fingerprint: str, eos: Iterable[int]) -> Request:
     """What a Start asks of the engine, which checks it. Raises RequestError if it cannot be read."""
     if not start.HasField("sampling"):
         raise RequestError("the request has no sampling parameters")
-    stop_ids = frozenset(start.stop_token_ids) | (frozenset() if start.ignore_eos else {eos})
+    stop_ids = frozenset(start.stop_token_ids) | frozenset(() if start.ignore_eos else eos)
     return Request(
         key=(start.request, start.attempt, serial),
         leg=_LEGS[start.leg],

@@ -96,7 +96,7 @@ class Worker:
         try:
             if kind is None:
                 raise RequestError(f"a {self.role} worker does no {pb.Leg.Name(message.leg)} leg")
-            request = request_of(message, self._serial, self.fingerprint, self.model.eos_token_id)
+            request = request_of(message, self._serial, self.fingerprint, self.model.eos_token_ids)
         except RequestError as error:
             _refuse(message, stream, pb.INVALID, str(error))
             return
@@ -143,7 +143,7 @@ class Worker:
             fingerprint=self.fingerprint,
             max_model_len=self.engine_limits.max_model_len,
             vocab_size=self.model.vocab_size,
-            eos_token_id=self.model.eos_token_id,
+            eos_token_ids=self.model.eos_token_ids,
             load=self.load,
             format=self.memory.geometry.storage,
             index_format=self.memory.geometry.index,

@@ -49,32 +49,32 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "eos_token_id", "load", "format", "index_format", "lease_seconds", "cache_bytes", "tokenizer")
+    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "load", "format", "index_format", "lease_seconds", "cache_bytes", "tokenizer", "eos_token_ids")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
-    EOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     INDEX_FORMAT_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     role: str
     instance: str
     fingerprint: str
     max_model_len: int
     vocab_size: int
-    eos_token_id: int
     load: Load
     format: str
     index_format: str
     lease_seconds: float
     cache_bytes: int
     tokenizer: str
-    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_id: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., format: _Optional[str] = ..., index_format: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., cache_bytes: _Optional[int] = ..., tokenizer: _Optional[str] = ...) -> None: ...
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., format: _Optional[str] = ..., index_format: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., cache_bytes: _Optional[int] = ..., tokenizer: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "queued_tokens", "slots_total", "slots_free", "slots_evictable", "blocks_used", "checkpoint_slots_used", "tails_total", "tails_used", "leases", "draining", "transferred_bytes", "preemptions")

@@ -1,0 +1,85 @@
+"""Typed values out of a parsed `config.json`, and the errors where they are not of that type. Knows no field."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from v4_core.errors import ConfigError, unknown_key_message
+
+Json = Mapping[str, Any]
+
+
+def refuse_unknown(what: str, data: Json, known: Collection[str], named: Collection[str] = ()) -> None:
+    """Raise ConfigError at a key that is not `known`; `named` are those worth naming, all if none are given."""
+    for key in data:
+        if key not in known:
+            raise ConfigError(unknown_key_message(what, key, named or known))
+
+
+def agreed(told: Mapping[str, Any]) -> Any:
+    """The one value that all fields tell; None where none tells any. Raises ConfigError naming two that contradict."""
+    given = [(name, found) for name, found in told.items() if found is not None]
+    for name, found in given[1:]:
+        if found != given[0][1]:
+            raise contradiction(*given[0], name, found)
+    return given[0][1] if given else None
+
+
+def contradiction(one: str, its: Any, other: str, others: Any) -> ConfigError:
+    """Two fields that cannot both be true."""
+    return ConfigError(
+        f"config.json contradicts itself: {one} is {its!r}, {other} is {others!r}; correct or remove one of them"
+    )
+
+
+def value(data: Json, key: str, default: Any = None) -> Any:
+    """A field; `default` where it is absent or null. Raises ConfigError where there is no default either."""
+    found = data.get(key)
+    if found is None and default is None:
+        raise ConfigError(f"config.json lacks the field {key!r}")
+    return default if found is None else found
+
+
+def whole(data: Json, key: str, default: int | None = None) -> int:
+    """A whole number."""
+    found = value(data, key, default)
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise ConfigError(f"config.json has {key}={found!r}; it must be a whole number")
+    return found
+
+
+def real(data: Json, key: str, default: float | None = None) -> float:
+    """A number."""
+    found = value(data, key, default)
+    if not isinstance(found, int | float) or isinstance(found, bool):
+        raise ConfigError(f"config.json has {key}={found!r}; it must be a number")
+    return float(found)
+
+
+def real_or_none(data: Json, key: str) -> float | None:
+    """A number, or None where the field is absent or null."""
+    return None if data.get(key) is None else real(data, key)
+
+
+def token_ids(data: Json, key: str) -> tuple[int, ...]:
+    """A token id or a list of them, as a rising tuple without repetitions."""
+    found = value(data, key)
+    ids = found if isinstance(found, list) else [found]
+    if not ids or not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
+        raise ConfigError(f"config.json has {key}={found!r}; it must be a whole number or a list of them")
+    return tuple(sorted(set(ids)))
+
+
+def for_layers(data: Json, key: str, layers: int) -> list[Any]:
+    """A list of at least one item a layer."""
+    found = value(data, key)
+    if not isinstance(found, list) or len(found) < layers:
+        raise ConfigError(f"{key} must list one item for each of the {layers} layers, not {found!r}")
+    return found
+
+
+def group(data: Json, key: str) -> Json:
+    """An object; empty where the field is absent or null."""
+    found = value(data, key, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"config.json has {key}={found!r}; it must be an object")
+    return found
