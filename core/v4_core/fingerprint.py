@@ -1,47 +1,82 @@
-"""What two workers must have in common before one may continue the other's state, as one short text.
+"""What two workers must have in common before one may continue the other's state, as one line of text.
 
-Covers whatever changes a stored value: the config fields that shape the forward, the layout, the choices of the
-engine and the weights themselves. Weights are sampled, not read: each shard's header (names, shapes, types) and
-64 KiB from the start, the middle and the end of its data, so that any retrained or converted checkpoint differs and
-a large one costs milliseconds. Folder names and the order of files do not matter.
+Covers whatever changes a stored value or the end of an answer: the weights themselves, the config fields that shape the
+forward, the layout, the choices of the engine, and the tokens that end a generation. Each is a fact of its own in the
+text, so that a refusal can say which of them differ.
+
+Weights count by every byte: a digest of each tensor under DeepSeek's name for it, as stored. How tensors are spelt and
+split into files does not matter, nor in what order or by whom they were hashed: ranks that read different tensors merge
+what they found, and quantised tensors and their scales are tensors like any others.
 """
 
 import dataclasses
 import hashlib
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError
 from v4_core.geometry import CacheGeometry
 
-SAMPLE_BYTES = 64 * 1024
 _DIGEST_BYTES = 16
-_LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header, little-endian
 
-# Fields of ModelConfig that no stored value depends on: limits and how the checkpoint's files are kept.
-_NOT_SHAPING = {"max_position", "eos_token_ids", "bos_token_id", "draft_layers"}
+# Fields of ModelConfig that no stored value depends on, and those that are facts of their own.
+_NOT_SHAPING = {"max_position", "bos_token_id", "draft_layers", "dtype", "quantised", "eos_token_ids"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorDigest:
+    """One tensor of a checkpoint."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    xxh3: bytes  # 128 bits, of all its bytes in row-major order, little-endian
 
 
 def fingerprint(
-    config: ModelConfig, geometry: CacheGeometry, choices: Mapping[str, str], weight_files: Sequence[Path]
+    config: ModelConfig, geometry: CacheGeometry, choices: Mapping[str, str], tensors: Mapping[str, TensorDigest]
 ) -> str:
-    """32 hex digits. `choices` are the engine's own, e.g. {"hadamard": "off", "round": "made"}.
+    """`name=value` of every fact, separated by spaces.
 
-    `weight_files` are safetensors shards. Raises ConfigError where one cannot be read.
+    `choices` are the engine's own, e.g. {"hadamard": "off", "round": "made"}; `tensors` are all that the forward uses,
+    by DeepSeek's names.
     """
+    shaping = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name not in _NOT_SHAPING
+    }
+    facts = {
+        "weights": _digest(tensors),
+        "config": _digest(shaping),
+        "layout": _digest({"identity": geometry.identity}),
+        "engine": _digest(choices),
+        "eos_token_id": ",".join(map(str, config.eos_token_ids)),
+    }
+    return " ".join(f"{name}={value}" for name, value in facts.items())
+
+
+def difference(here: str, there: str) -> str:
+    """The facts in which two unequal fingerprints differ, for a message, e.g. `eos_token_id (1 here, 2 there)`."""
+    ours, theirs = _facts(here), _facts(there)
+    if ours.keys() != theirs.keys():  # of another release
+        return f"fingerprint ({here} here, {there} there)"
+    return ", ".join(
+        f"{name} ({value} here, {theirs[name]} there)" for name, value in ours.items() if value != theirs[name]
+    )
+
+
+def _facts(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in (fact.partition("=") for fact in text.split(" "))}
+
+
+def _digest(parts: Mapping[str, object]) -> str:
+    """Of names and values, whatever their order."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, person=b"v4serve-state")
-    for field in dataclasses.fields(config):
-        if field.name not in _NOT_SHAPING:
-            _add(digest, f"{field.name}={getattr(config, field.name)!r}".encode())
-    _add(digest, geometry.identity.encode())
-    for name, value in sorted(choices.items()):
-        _add(digest, f"{name}={value}".encode())
-    for file in sorted(weight_files, key=lambda path: path.name):
-        _add(digest, file.name.encode())
-        _add(digest, _shard(file))
+    for name, value in sorted(parts.items()):
+        for part in (name.encode(), repr(value).encode()):
+            digest.update(len(part).to_bytes(8, "little"))  # no two sequences of parts are the same bytes
+            digest.update(part)
     return digest.hexdigest()
 
 
@@ -57,39 +92,3 @@ def tokenizer_digest(folder: Path) -> str:
         return ""
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-
-
-def _add(digest: Any, part: bytes) -> None:
-    """Length first, so that no two sequences of parts are the same bytes."""
-    digest.update(len(part).to_bytes(8, "little"))
-    digest.update(part)
-
-
-def _shard(file: Path) -> bytes:
-    """Digest of a shard's size, header and samples of its data."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    try:
-        with file.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            header = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-            data = _LENGTH_BYTES + header
-            if size < _LENGTH_BYTES or data > size:
-                raise ConfigError(f"{file} is no complete safetensors file: download it again")
-            _add(digest, size.to_bytes(8, "little"))
-            _add(digest, stream.read(header))
-            for offset in _sample_offsets(data, size):
-                _add(digest, _sample(stream, offset))
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    return digest.digest()
-
-
-def _sample_offsets(data: int, size: int) -> tuple[int, int, int]:
-    """Where the samples of bytes data .. size-1 start: its start, its middle, its end."""
-    last = max(data, size - SAMPLE_BYTES)
-    return data, (data + last) // 2, last
-
-
-def _sample(stream: BinaryIO, offset: int) -> bytes:
-    stream.seek(offset)
-    return stream.read(SAMPLE_BYTES)

@@ -10,14 +10,14 @@ import torch
 from v4_core.blocks import BLOCK_TOKENS
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError
-from v4_core.fingerprint import fingerprint
+from v4_core.fingerprint import TensorDigest, fingerprint
 from v4_core.geometry import CacheGeometry
 from v4_core.shards import weight_files
 from v4_engine.engine import Engine
 from v4_engine.params import build
 from v4_engine.scheduler import Limits
 from v4_engine.stores import CacheMemory
-from v4_engine.weights import read
+from v4_engine.weights import hashed, read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 _CPU_CACHE_BYTES = 1 << 30  # or what one sequence takes, if that is more
@@ -66,11 +66,12 @@ def load_engine(path: Path, options: EngineOptions, progress: Callable[[int, int
     for name in (storage, index):  # before the weights are read, which may take minutes
         if name not in _DTYPES:
             raise ConfigError(f"{name} storage is not supported yet: use bf16, fp32 or fp64")
-    files = weight_files(path)
-    params = build(config, read(config, files, progress), _DTYPES[dtype], device)
+    digests: dict[str, TensorDigest] = {}
+    tensors = hashed(read(config, weight_files(path), progress), digests)
+    params = build(config, tensors, _DTYPES[dtype], device)
     memory, limits = _allocate(geometry, options, device)
     engine = Engine(config, params, memory, limits)
-    return Loaded(engine, fingerprint(config, geometry, CHOICES | {"compute": dtype}, files))
+    return Loaded(engine, fingerprint(config, geometry, CHOICES | {"compute": dtype}, digests))
 
 
 def _device(name: str) -> torch.device:

@@ -1,18 +1,20 @@
-"""The tensors of a checkpoint: which there must be, and reading them from safetensors shards.
+"""The tensors of a checkpoint: which there must be, reading them from safetensors shards, and hashing all their bytes.
 
 Gives DeepSeek's names, whatever the spelling (naming.py). Reads one tensor at a time, so that peak memory is the model
 and one tensor. Knows nothing of how the forward wants them (params.py).
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from v4_core.config import C4, ModelConfig
+from v4_core.fingerprint import TensorDigest
 from v4_core.shards import is_quantised
 from v4_engine.errors import WeightsError
 from v4_engine.naming import is_draft, translate
@@ -127,6 +129,15 @@ def _finite(tensor: Tensor) -> bool:
         return True
     pieces = (torch.aminmax(piece) for piece in tensor.reshape(-1).split(_PIECE) if len(piece))
     return all(math.isfinite(extreme.item()) for extremes in pieces for extreme in extremes)
+
+
+def hashed(tensors: Iterable[tuple[str, Tensor]], digests: dict[str, TensorDigest]) -> Iterator[tuple[str, Tensor]]:
+    """Pass CPU tensors on, and enter the digest of each under its name."""
+    for name, tensor in tensors:
+        data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        digests[name] = TensorDigest(dtype, tuple(tensor.shape), xxhash.xxh3_128_digest(data.data))
+        yield name, tensor
 
 
 def _check(expected: Shapes, files: list[Path]) -> None:

@@ -4,7 +4,7 @@ V4Error
 └── TransferError            the cache was not moved; place the request again
     ├── LeaseGone            the lease ended, or was never held by that process
     ├── StaleAttempt         a newer attempt of the request took over
-    ├── FingerprintMismatch  the two workers do not run the same model, layout and formats
+    ├── FingerprintMismatch  the two workers do not run the same weights, config, layout or engine
     ├── PullMismatch         the two sides disagree about what is to be pulled
     ├── FrameError           the bytes that arrived cannot be trusted
     │   ├── CorruptFrame     one frame is damaged or not a frame
@@ -30,7 +30,7 @@ class StaleAttempt(TransferError):
 
 
 class FingerprintMismatch(TransferError):
-    """The two workers do not run the same model, layout and formats."""
+    """The two workers do not run the same weights, config, layout or engine."""
 
 
 class PullMismatch(TransferError):

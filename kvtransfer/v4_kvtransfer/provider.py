@@ -7,6 +7,7 @@ from contextlib import suppress
 import grpc
 import grpc.aio
 
+from v4_core.fingerprint import difference
 from v4_core.v1 import worker_pb2 as pb
 from v4_kvtransfer import wire
 from v4_kvtransfer.errors import FingerprintMismatch, PullMismatch, Stalled, TransferError
@@ -59,8 +60,8 @@ class TransferService:
         try:
             if request.fingerprint != self._fingerprint:
                 raise FingerprintMismatch(
-                    f"this worker's model, layout or formats differ: fingerprint {self._fingerprint}, "
-                    f"the puller's is {request.fingerprint}; pair workers of one revision"
+                    "the puller cannot continue this worker's state: they differ in "
+                    f"{difference(self._fingerprint, request.fingerprint)}; pair workers of one revision"
                 )
             changed = asyncio.Event()
             with self._leases.attached(request.lease, request.request, request.attempt, changed.set) as pull:

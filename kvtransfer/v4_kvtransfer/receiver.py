@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from v4_core.fingerprint import difference
 from v4_core.v1 import worker_pb2 as pb
 from v4_kvtransfer.errors import BrokenStream, CorruptFrame, FingerprintMismatch, PullMismatch
 from v4_kvtransfer.frames import Frame, Kind, decode
@@ -79,8 +80,8 @@ class Receiver:
         _parse(hello, frame)
         if hello.fingerprint != asked.fingerprint:
             raise FingerprintMismatch(
-                f"the peer's fingerprint is {hello.fingerprint}, this worker's {asked.fingerprint}; "
-                "pair workers of one revision"
+                "this worker cannot continue the peer's state: they differ in "
+                f"{difference(asked.fingerprint, hello.fingerprint)}; pair workers of one revision"
             )
         for name in ("request", "attempt", "tokens", "have_blocks"):
             if getattr(hello, name) != getattr(asked, name):

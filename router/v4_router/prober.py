@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from v4_core.fingerprint import difference
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.background import Background
@@ -93,12 +94,21 @@ class Prober:
         return done
 
     async def _prefill(self, link: WorkerLink) -> bool:
-        """False while there is nobody to decode for it."""
+        """False while there is nobody to decode for it. Raises ProbeFailed where all who are there may not."""
         partner = self._proven(self._fleet.decode, link)
-        if partner is None:
-            return False
-        await self._pair(link, partner)
-        return True
+        if partner is not None:
+            await self._pair(link, partner)
+            return True
+        revision, own = link.kind
+        for other in self._fleet.decode:
+            if other.usable and other.endpoint.revision == revision:
+                raise ProbeFailed(
+                    link,
+                    f"no decode worker can continue its state: it and {other.address} differ in "
+                    f"{difference(own, other.info.fingerprint)}; give all workers of a revision one checkpoint and "
+                    "one set of options",
+                )
+        return False
 
     async def _decode(self, link: WorkerLink) -> bool:
         source = self._proven(self._fleet.prefill, link)

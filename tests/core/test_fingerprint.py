@@ -1,5 +1,5 @@
-import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,86 +7,74 @@ import pytest
 
 from tests.tiny_config import CONFIG
 from v4_core.errors import ConfigError
-from v4_core.fingerprint import SAMPLE_BYTES, fingerprint, tokenizer_digest
+from v4_core.fingerprint import TensorDigest, difference, fingerprint, tokenizer_digest
 from v4_core.geometry import CacheGeometry
 
 GEOMETRY = CacheGeometry(CONFIG, "bf16", "bf16")
 CHOICES = {"hadamard": "off", "round": "made"}
-SIZE = 8 * SAMPLE_BYTES
+TENSORS = {
+    "embed.weight": TensorDigest("bfloat16", (512, 64), b"1" * 16),
+    "norm.weight": TensorDigest("float32", (64,), b"2" * 16),
+}
 
 
-def shard(path: Path, fill: int = 1, size: int = SIZE, shape: Sequence[int] = (2, 2)) -> Path:
-    """A file laid out as safetensors lays it out; the data are `size` equal bytes."""
-    header = json.dumps({"w": {"dtype": "BF16", "shape": shape, "data_offsets": [0, size]}}).encode()
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes([fill]) * size)
-    return path
+def of(tensors: Mapping[str, TensorDigest] = TENSORS) -> str:
+    return fingerprint(CONFIG, GEOMETRY, CHOICES, tensors)
 
 
-def of(*files: Path) -> str:
-    return fingerprint(CONFIG, GEOMETRY, CHOICES, files)
+def test_it_is_one_line_of_facts_and_repeatable() -> None:
+    facts = dict(fact.split("=") for fact in of().split(" "))
+    assert list(facts) == ["weights", "config", "layout", "engine", "eos_token_id"]
+    assert all(len(facts[name]) == 32 and int(facts[name], 16) for name in list(facts)[:-1])
+    assert facts["eos_token_id"] == "1"
+    assert of() == of()
 
 
-@pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
-    return [shard(tmp_path / "a" / f"model-{i}.safetensors", fill=i) for i in range(3)]
+def test_the_order_in_which_tensors_were_read_does_not_matter() -> None:
+    assert of(dict(reversed(TENSORS.items()))) == of()
 
 
-def test_it_is_hex_and_repeatable(shards: list[Path]) -> None:
-    assert len(of(*shards)) == 32
-    assert int(of(*shards), 16)
-    assert of(*shards) == of(*shards)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"norm.weight": TensorDigest("float32", (64,), b"2" * 15 + b"3")},
+        {"norm.weight": TensorDigest("bfloat16", (64,), b"2" * 16)},
+        {"norm.weight": TensorDigest("float32", (8, 8), b"2" * 16)},
+        {"norm.weight": TENSORS["embed.weight"], "embed.weight": TENSORS["norm.weight"]},
+        {"head.weight": TENSORS["norm.weight"]},
+    ],
+)
+def test_tensors_that_differ(changed: dict[str, TensorDigest]) -> None:
+    other = of(TENSORS | changed)
+    assert re.fullmatch(r"weights \(\w{32} here, \w{32} there\)", difference(of(), other))
 
 
-def test_neither_the_order_nor_the_folder_matters(shards: list[Path], tmp_path: Path) -> None:
-    before = of(*shards)
-    assert of(*reversed(shards)) == before
-    moved = (tmp_path / "a").rename(tmp_path / "b")
-    assert of(*sorted(moved.iterdir())) == before
+def test_a_difference_tells_the_facts_and_both_values() -> None:
+    other = fingerprint(replace(CONFIG, eos_token_ids=(1, 5)), GEOMETRY, CHOICES, TENSORS)
+    assert difference(of(), other) == "eos_token_id (1 here, 1,5 there)"
+    other = fingerprint(replace(CONFIG, swiglu_limit=7.0), GEOMETRY, {**CHOICES, "hadamard": "on"}, TENSORS)
+    told = re.fullmatch(
+        r"config \(\w{32} here, \w{32} there\), engine \(\w{32} here, \w{32} there\)", difference(of(), other)
+    )
+    assert told is not None
 
 
-@pytest.mark.parametrize("place", [0, SIZE // 2, SIZE - 1])
-def test_same_shaped_weights_that_differ_at_start_middle_or_end(shards: list[Path], place: int) -> None:
-    before = of(*shards)
-    data = bytearray(shards[1].read_bytes())
-    data[len(data) - SIZE + place] ^= 1
-    shards[1].write_bytes(data)
-    assert of(*shards) != before
+@pytest.mark.parametrize("other", ["", "0" * 32, "weights=1", "a=1 b=2 = x=="])
+def test_a_fingerprint_of_another_release_is_told_whole(other: str) -> None:
+    assert difference(of(), other) == f"fingerprint ({of()} here, {other} there)"
 
 
-def test_names_sizes_headers_and_numbers_of_shards_count(shards: list[Path], tmp_path: Path) -> None:
-    seen = {of(*shards), of(*shards[:2]), of()}
-    seen.add(of(*shards[:2], shards[2].rename(tmp_path / "a" / "other.safetensors")))
-    seen.add(of(*shards[:2], shard(shards[2], fill=2, shape=(4, 1))))
-    seen.add(of(*shards[:2], shard(shards[2], fill=2, size=SIZE + 1)))
-    assert len(seen) == 6
-
-
-def test_two_shards_that_swap_their_contents(shards: list[Path]) -> None:
-    before = of(*shards)
-    first, second = shards[0].read_bytes(), shards[1].read_bytes()
-    shards[0].write_bytes(second)
-    shards[1].write_bytes(first)
-    assert of(*shards) != before
-
-
-def test_a_shard_smaller_than_a_sample(tmp_path: Path) -> None:
-    small = shard(tmp_path / "s" / "model.safetensors", size=10)
-    before = of(small)
-    shard(small, fill=2, size=10)
-    assert of(small) != before
-
-
-def test_what_changes_stored_values_counts_and_limits_do_not(shards: list[Path]) -> None:
+def test_what_changes_stored_values_counts_and_limits_do_not() -> None:
     def variant(config: dict[str, object] | None = None, geometry: CacheGeometry = GEOMETRY, **choices: str) -> str:
         changed = replace(CONFIG, **(config or {}))  # type: ignore[arg-type]
-        return fingerprint(changed, geometry, {**CHOICES, **choices}, shards)
+        return fingerprint(changed, geometry, {**CHOICES, **choices}, TENSORS)
 
-    base = of(*shards)
+    base = of()
     different = [
         variant({"rope_theta": 5e4}),
         variant({"swiglu_limit": 7.0}),
         variant({"yarn": None}),
+        variant({"eos_token_ids": (1, 2)}),
         variant(geometry=replace(GEOMETRY, storage="fp32")),
         variant(geometry=replace(GEOMETRY, index="fp32")),
         variant(geometry=replace(GEOMETRY, draft_layers=1)),
@@ -95,21 +83,9 @@ def test_what_changes_stored_values_counts_and_limits_do_not(shards: list[Path])
     ]
     assert len({base, *different}) == 1 + len(different)
     assert variant({"max_position": 8192}) == base
+    assert variant({"quantised": True, "dtype": "fp32"}) == base, "the tensors say so themselves"
     assert variant(geometry=replace(GEOMETRY, slack=5)) == base
-    assert fingerprint(CONFIG, GEOMETRY, dict(reversed(CHOICES.items())), shards) == base
-
-
-@pytest.mark.parametrize("content", [b"", b"1234", (1 << 40).to_bytes(8, "little") + b"{}"])
-def test_a_truncated_shard_is_refused(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError, match="is no complete safetensors file: download it again"):
-        of(file)
-
-
-def test_a_missing_shard_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read .*gone.safetensors: No such file"):
-        of(tmp_path / "gone.safetensors")
+    assert fingerprint(CONFIG, GEOMETRY, dict(reversed(CHOICES.items())), TENSORS) == base
 
 
 def test_tokenizers_are_told_apart_by_their_files(tmp_path: Path) -> None:

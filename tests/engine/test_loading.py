@@ -1,12 +1,17 @@
-"""Sizes of the cache as asked for: in slots or in bytes, and what cannot be."""
+"""Sizes of the cache as asked for: in slots or in bytes, and what cannot be. What a fingerprint covers of a model."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from tests.tiny import TINY, tiny_checkpoint
 from v4_core.errors import ConfigError
+from v4_core.fingerprint import difference
 from v4_engine import loading
 from v4_engine.generate import output_ids
 from v4_engine.loading import EngineOptions, load_engine
@@ -84,3 +89,27 @@ def test_a_cache_of_no_asked_size_holds_a_sequence_however_large_tails_and_check
         assert engine.limits.max_model_len == (length or 256)
         ((*output,),) = output_ids(engine, Request(("r", 0), "whole", [5] * 200, max_tokens=3))
         assert len(output) == 3
+
+
+@pytest.mark.parametrize("name", ["layers.1.ffn.experts.3.w2.weight", "hc_head_scale", "layers.0.ffn.gate.tid2eid"])
+def test_the_least_bit_of_any_tensor_makes_another_model(model: Path, tmp_path: Path, name: str) -> None:
+    tensors = load_file(model / "model.safetensors")
+    value = tensors[name].view(torch.int32).view(-1)
+    value[len(value) // 3 // 2 * 2] ^= 1
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
+    one, other = (load_engine(path, options(slots=40)).fingerprint for path in (model, tmp_path))
+    assert re.fullmatch(r"weights \(\w+ here, \w+ there\)", difference(one, other))
+
+
+def test_what_ends_an_answer_is_agreed_upon(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").symlink_to(model / "model.safetensors")
+    data = json.loads((model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(data | {"eos_token_id": [1, 9]}))
+    one, other = (load_engine(path, options(slots=40)).fingerprint for path in (model, tmp_path))
+    assert difference(one, other) == "eos_token_id (1 here, 1,9 there)"
+
+
+def test_limits_and_sizes_of_a_worker_are_its_own(model: Path) -> None:
+    one, other = (load_engine(model, options(slots=slots)).fingerprint for slots in (40, 50))
+    assert one == other

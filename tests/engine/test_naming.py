@@ -68,9 +68,10 @@ def greedy(loaded: Loaded) -> list[int]:
     return [token.drawn.id for token in run(loaded.engine, [request])]
 
 
-def test_a_folder_as_saved_is_served(checkpoints: dict[str, Path]) -> None:
-    """Config and weights as they are: the same answer."""
+def test_a_folder_as_saved_is_served_and_pairs_with_every_other(checkpoints: dict[str, Path]) -> None:
+    """Config and weights as they are: one fingerprint, and the same answer."""
     loaded = [load(path) for path in checkpoints.values()]
+    assert len({one.fingerprint for one in loaded}) == 1
     answers = [greedy(one) for one in loaded]
     assert answers == [answers[0]] * len(checkpoints)
 

@@ -1,6 +1,7 @@
-"""Checkpoints: shards, and one error that tells what is wrong. Spellings of names: test_naming.py."""
+"""Checkpoints: shards, digests, and one error that tells what is wrong. Spellings of names: test_naming.py."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from tests.engine.harness import CPU
 from tests.tiny import TINY, tiny_checkpoint, tiny_config, tiny_tensors
 from v4_core.errors import ConfigError
+from v4_core.fingerprint import TensorDigest
 from v4_core.shards import weight_files
 from v4_engine.errors import WeightsError
 from v4_engine.loading import EngineOptions, load_engine
 from v4_engine.params import build
-from v4_engine.weights import read
+from v4_engine.weights import hashed, read
 
 CONFIG = tiny_config()
 
@@ -95,6 +97,32 @@ def test_the_largest_and_the_least_of_numbers_are_finite(tmp_path: Path) -> None
     tensors["norm.weight"][:4] = torch.tensor([extremes.max, extremes.min, extremes.tiny, 0.0])
     save_file(tensors, tmp_path / "model.safetensors")
     assert torch.equal(dict(read(CONFIG, weight_files(tmp_path)))["norm.weight"], tensors["norm.weight"])
+
+
+def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorDigest]:
+    """Of tensors that go by."""
+    noted: dict[str, TensorDigest] = {}
+    passed = dict(hashed(tensors.items(), noted))
+    assert passed.keys() == noted.keys() == tensors.keys()
+    return noted
+
+
+def test_every_byte_type_and_shape_is_in_a_digest() -> None:
+    base = torch.zeros(4, 4096, dtype=torch.bfloat16)
+    variants = {"base": base, "flat": base.view(-1), "half": base.to(torch.float16), "wide": base.view(torch.float32)}
+    for place in (0, 5, 4096, 16383):
+        variants[str(place)] = base.clone()
+        variants[str(place)].view(torch.int16).view(-1)[place] = 1
+    found = digests(variants)
+    assert len(set(found.values())) == len(variants)
+    assert (found["base"].dtype, found["base"].shape, len(found["base"].xxh3)) == ("bfloat16", (4, 4096), 16)
+
+
+def test_a_digest_is_of_the_values_and_not_of_how_they_lie() -> None:
+    columns = torch.arange(12.0).view(3, 4).T
+    found = digests({"one": columns, "two": columns.contiguous()})
+    assert found["one"] == found["two"]
+    assert digests({"scalar": torch.tensor(1.0), "empty": torch.zeros(0)}).keys() == {"scalar", "empty"}
 
 
 def test_params_hold_every_value_once() -> None:

@@ -118,7 +118,7 @@ def test_any_mixture_of_frames_and_noise_is_met_with_an_error(frames: list[bytes
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"fingerprint": "other"}, FingerprintMismatch, "fingerprint is other"),
+        ({"fingerprint": "other"}, FingerprintMismatch, r"differ in fingerprint \(f+ here, other there\)"),
         ({"request": "s"}, PullMismatch, "asked for request r, offered s"),
         ({"attempt": 1}, PullMismatch, "asked for attempt 2, offered 1"),
         ({"tokens": TOKENS + 1}, PullMismatch, "asked for tokens 700, offered 701"),

@@ -237,7 +237,7 @@ async def test_a_lease_expires_and_cannot_be_pulled() -> None:
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"fingerprint": "other"}, FingerprintMismatch, "the puller's is other"),
+        ({"fingerprint": "other"}, FingerprintMismatch, r"differ in fingerprint \(f+ here, other there\)"),
         ({"tokens": 701}, PullMismatch, "has 700 tokens, the puller expects 701"),
         ({"request": "s"}, LeaseGone, "of request s"),
         ({"lease": 1}, LeaseGone, "no lease 1"),

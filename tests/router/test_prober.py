@@ -89,6 +89,25 @@ async def test_prefill_that_waits_for_decode_is_ready_once_there_is_some(deploy:
     assert d.router.fleet.pairs() == {("new", "one")}
 
 
+async def test_prefill_that_no_decode_worker_may_continue_says_what_differs(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    await d.prefill[0].kill()
+    d.prefill[0].fingerprint, d.decode[0].fingerprint = "weights=a eos_token_id=1", "weights=a eos_token_id=1,5"
+    await d.decode[0].kill()
+    await d.decode[0].restart()
+    await d.prefill[0].restart()
+    link = d.router.fleet.links[d.prefill[0].address]
+    expected = f"it and {d.decode[0].address} differ in eos_token_id (1 here, 1,5 there)"
+    await until(lambda: expected in link.error, "the reason is told")
+    assert not link.probed
+    assert not d.prefill[0].starts
+    d.prefill[0].fingerprint = d.decode[0].fingerprint
+    await d.prefill[0].kill()
+    await d.prefill[0].restart()
+    await d.wait_up()
+    assert link.error == ""
+
+
 async def test_probes_that_time_out(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("v4_router.prober._TIMEOUT_SECONDS", 0.1)
     d = await deploy(0, 1, ready=False)

@@ -193,6 +193,18 @@ async def test_other_weights_are_refused() -> None:
     await decode.stop()
 
 
+async def test_another_end_of_answers_is_refused_by_its_name() -> None:
+    prefill = await Node.start("prefill", fingerprint="weights=a eos_token_id=1")
+    decode = await Node.start("decode", fingerprint="weights=a eos_token_id=1,5")
+    await hand_over(prefill, decode, prompt(300))
+    failed = (await decode.event("failed")).failed
+    assert failed.reason == pb.TRANSFER
+    assert "they differ in eos_token_id (1 here, 1,5 there); pair workers of one revision" in failed.message
+    prefill.cancel("r")
+    await prefill.stop()
+    await decode.stop()
+
+
 @pytest.mark.parametrize("place", [0, 1])
 async def test_any_id_of_a_list_ends_an_answer(place: int) -> None:
     whole = offline(prompt(40))[0]

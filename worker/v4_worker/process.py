@@ -85,7 +85,7 @@ class _Process:
         worker = Worker(config, self._role, loaded, self._kinds, metrics, self._failed, self._token, self._tracing)
         server = await WorkerServer.start(worker, config.host, config.port)
         self._condition.become("ready")
-        log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint[:16])
+        log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint)
         await self._stop.wait()
         self._condition.become("draining")
         await server.not_serving()
