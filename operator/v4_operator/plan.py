@@ -43,7 +43,8 @@ def plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
     if now.problems and not now.kept:
         status = status_of(now)
         return Plan((), status=status, requeue_seconds=_requeue(now, status))
-    desired = [*_around(now, settings), *_workers(now, settings), *_router(now, settings)]
+    workers = _workers(now, settings)
+    desired = [*_around(now, settings, workers), *workers, *_router(now, settings)]
     now = replace(now, desired=desired)
     status = status_of(now)
     return Plan(
@@ -91,7 +92,7 @@ def _serving(live: Live, fleet: FleetView) -> tuple[str, str]:
     return chosen, image_of(found[chosen]) if chosen else ""
 
 
-def _around(now: Situation, settings: Settings) -> list[dict[str, Any]]:
+def _around(now: Situation, settings: Settings, workers: Sequence[Json]) -> list[dict[str, Any]]:
     """The memory of the spec, and what pods need before they start: secrets, rights, rules, addresses, the model."""
     v4d = now.v4d
     generation = now.kept.generation if now.kept else v4d.generation
@@ -103,7 +104,7 @@ def _around(now: Situation, settings: Settings) -> list[dict[str, Any]]:
         *access_objects(v4d, settings),
         policy_map(v4d, settings),
         *network_policies(v4d, settings, pools),
-        *disruption_budgets(v4d, settings, pools),
+        *disruption_budgets(v4d, settings, [(label(d, ROLE_LABEL), label(d, REVISION_LABEL)) for d in workers]),
         service(v4d, settings),
         *download_objects(v4d, settings, now.image),
     ]

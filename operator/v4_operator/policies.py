@@ -20,8 +20,12 @@ _DNS_PORTS = (53, 5353)  # the latter on OpenShift: policies see the port of the
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"  # on every namespace since server 1.21
 
 
-def disruption_budgets(v4d: V4Deployment, settings: Settings, pools: Iterable[str]) -> list[dict[str, Any]]:
-    """At most one pod of a pool is evicted at a time; the only pod of a pool may be, so that nodes can be drained."""
+def disruption_budgets(v4d: V4Deployment, settings: Settings, pools: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """At most one pod of a pool is evicted at a time; the only pod of a pool may be, so that nodes can be drained.
+
+    `pools` are role and revision of worker pools. Each revision's has a budget of its own: a budget counts pods that
+    are not ready as gone, and those of a revision that is only starting must not keep another one's from moving.
+    """
     spec: dict[str, Any] = {"maxUnavailable": 1}
     if settings.server_version >= (1, 27):
         spec["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
@@ -29,10 +33,10 @@ def disruption_budgets(v4d: V4Deployment, settings: Settings, pools: Iterable[st
         {
             "apiVersion": _budget_version(settings),
             "kind": "PodDisruptionBudget",
-            "metadata": metadata(v4d, settings, child(v4d, role), role),
-            "spec": {**spec, "selector": {"matchLabels": selector(v4d, role)}},
+            "metadata": metadata(v4d, settings, child(v4d, *filter(None, (role, revision))), role, revision),
+            "spec": {**spec, "selector": {"matchLabels": selector(v4d, role, revision)}},
         }
-        for role in (*pools, ROUTER)
+        for role, revision in (*pools, (ROUTER, ""))
     ]
 
 

@@ -1,5 +1,6 @@
 """Network policies by what they allow, and disruption budgets."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
+from v4_operator.live import holds
 from v4_operator.names import labels
 from v4_operator.policies import disruption_budgets
 from v4_operator.records import Settings
@@ -142,16 +144,56 @@ def test_pods_of_pairs_are_covered_while_a_placement_changes() -> None:
 
 
 def test_budgets_let_a_node_be_drained() -> None:
-    v1 = disruption_budgets(v4deployment(), SETTINGS, ("prefill", "decode"))
-    assert [budget["metadata"]["name"] for budget in v1] == ["demo-prefill", "demo-decode", "demo-router"]
+    v1 = disruption_budgets(v4deployment(), SETTINGS, [("prefill", "r"), ("decode", "r")])
+    assert [budget["metadata"]["name"] for budget in v1] == ["demo-prefill-r", "demo-decode-r", "demo-router"]
     for budget in v1:
         assert budget["apiVersion"] == "policy/v1"
         assert budget["spec"]["maxUnavailable"] == 1, "with one pod it may be evicted"
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     old = Settings("w", "r", server_version=(1, 20), kinds=frozenset({("policy/v1beta1", "PodDisruptionBudget")}))
-    for budget in disruption_budgets(v4deployment(), old, ("pair",)):
+    for budget in disruption_budgets(v4deployment(), old, [("pair", "r")]):
         assert budget["apiVersion"] == "policy/v1beta1"
         assert "unhealthyPodEvictionPolicy" not in budget["spec"]
+
+
+def test_a_revision_that_does_not_start_lets_pods_of_another_be_evicted() -> None:
+    world = World({"prefill": {"replicas": 2}, "decode": {"replicas": 2}})
+    first = world.settle().status["revision"]
+    world.objects["PodDisruptionBudget", "demo-decode"] = _former_budget(world)
+    world.change({"model": {"revision": "b"}})
+    second = world.reconcile().status["revision"]
+    world.broken.add(second)
+    world.tick(5)
+    world.reconcile()
+    assert len(world.pods(second)) == 4
+    for role in ("prefill", "decode"):
+        (serving,) = _allowed(world, world.pods(first, role)[0])
+        assert serving == 1
+    for each in world.pods(role="router"):
+        assert len(_allowed(world, each)) == 1
+    world.broken.clear()
+    world.settle()
+    names = {budget["metadata"]["name"] for budget in world.of("PodDisruptionBudget")}
+    assert names == {f"demo-prefill-{second}", f"demo-decode-{second}", "demo-router"}
+
+
+def _former_budget(world: World) -> Obj:
+    """As an operator made it that had one for all revisions."""
+    made = copy.deepcopy(next(b for b in world.of("PodDisruptionBudget") if "decode" in b["metadata"]["name"]))
+    made["metadata"]["name"] = "demo-decode"
+    made["spec"]["selector"]["matchLabels"].pop("v4serve.dev/revision")
+    return made
+
+
+def _allowed(world: World, evicted: Obj) -> list[int]:
+    """Evictions that each budget of this pod allows, as its controller counts."""
+    counts = []
+    for budget in world.of("PodDisruptionBudget"):
+        if _matches(budget["spec"]["selector"], evicted["metadata"]["labels"]):
+            pods = [p for p in world.of("Pod") if _matches(budget["spec"]["selector"], p["metadata"]["labels"])]
+            ready = sum(holds(p, "Ready") for p in pods)
+            counts.append(max(0, ready - len(pods) + budget["spec"]["maxUnavailable"]))
+    return counts
 
 
 def policies(settings: Settings = SETTINGS, spec: Obj = SPEC) -> list[Obj]:
