@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import openai
 import pytest
@@ -65,6 +66,7 @@ def test_status(demo: Installed) -> None:
         found = status[pool]
         assert (found["summary"], found["desired"], found["ready"], found["updated"]) == ("1/1", 1, 1, 1)
         assert found["revision"] == status["revision"]
+    assert status["router"].pop("keysSince") <= datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert status["router"] == {"desired": 1, "ready": 1}
     assert status["transport"]["name"] == "grpc"
     assert status["transport"]["bytesPerSecond"] > 0

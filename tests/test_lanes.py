@@ -1,0 +1,13 @@
+"""Lanes of `make test` hold together what shares something costly."""
+
+import os
+
+import pytest
+
+
+def test_the_group_of_a_test_is_known_to_the_lanes(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist reads it from the id of a test; where it is missing, each test is dealt out by itself."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert request.node.nodeid.endswith("@tests/test_lanes.py")
+    (group,) = [mark.args[0] for mark in request.node.iter_markers("xdist_group")]
+    assert group == "tests/test_lanes.py"
