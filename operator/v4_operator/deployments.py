@@ -47,16 +47,25 @@ def asked_replicas(live: Json) -> int:
     return replicas({"spec": _remembered(live)})
 
 
+def remembers(live: Json) -> bool:
+    """Whether it says what the operator wrote last: it does not if an operator without this memory made it, or if
+    somebody replaced its annotations."""
+    return _noted(live) is not None
+
+
 def _remembered(live: Json) -> Json:
-    """The spec that was desired last; as it is, of a Deployment that an operator without this memory made."""
-    text = (live["metadata"].get("annotations") or {}).get(DESIRED_ANNOTATION, "")
-    try:
-        spec = json.loads(text)
-        if isinstance(spec["template"]["spec"]["containers"], list):
-            known: Json = spec
-            return known
-    except (ValueError, LookupError, TypeError):
-        pass  # nothing there, or nothing that the operator wrote
+    """The spec that was desired last; as it is, of a Deployment that does not say it."""
+    if (noted := _noted(live)) is not None:
+        return noted
     template = live["spec"]["template"]
     present = {key: value for key, value in template.get("metadata", {}).items() if value is not None}
     return {**live["spec"], "template": {**template, "metadata": present}}
+
+
+def _noted(live: Json) -> Json | None:
+    text = (live["metadata"].get("annotations") or {}).get(DESIRED_ANNOTATION, "")
+    try:
+        spec: Json = json.loads(text)
+        return spec if isinstance(spec["template"]["spec"]["containers"], list) else None
+    except (ValueError, LookupError, TypeError):
+        return None  # nothing there, or nothing that the operator wrote

@@ -1,12 +1,12 @@
 """Which images are run. Pure.
 
 A new default image of the operator must not roll what runs, and taking a change back in the middle of a roll must
-lead back to the pods that were there before: without an image in the spec, what the operator once chose decides. It
-never reads what a live container runs, which may be anybody's choice.
+lead back to the pods that were there before: without an image in the spec, what the operator once chose decides. What
+a live container runs may be anybody's choice, and counts only for what was made by an operator that noted nothing.
 """
 
 from v4_operator.accepted import Accepted
-from v4_operator.deployments import chosen_image
+from v4_operator.deployments import chosen_image, remembers
 from v4_operator.live import Live
 from v4_operator.names import child
 from v4_operator.records import Settings
@@ -16,9 +16,14 @@ from v4_operator.workers import image_of
 
 
 def worker_image(v4d: V4Deployment, live: Live, settings: Settings, accepted: Accepted) -> str:
-    """The spec's image, or that of the oldest workers, or that of the last good spec, or the operator's default."""
-    oldest = image_of(live.workers[0]) if live.workers else ""
-    return v4d.spec.image or oldest or accepted.worker_image or settings.worker_image
+    """The spec's image, or that of the oldest workers, or that of the last good spec, or the operator's default.
+
+    Of workers that do not say what was chosen for them, what runs counts only where there is no last good spec.
+    """
+    existing = live.workers[0] if live.workers else None
+    oldest = image_of(existing) if existing else ""
+    chosen = oldest if existing and remembers(existing) else accepted.worker_image or oldest
+    return v4d.spec.image or chosen or settings.worker_image
 
 
 def router_image(v4d: V4Deployment, live: Live, settings: Settings, accepted: Accepted) -> str:

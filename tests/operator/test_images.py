@@ -80,6 +80,18 @@ def test_the_image_of_a_container_that_others_put_first_is_nobodys(role: str, re
     )
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_an_image_that_came_with_a_replaced_deployment_is_taken_back(role: str) -> None:
+    """`kubectl replace` takes the operator's annotations away as well; the last good spec still knows."""
+    world = _settled(World())
+    revisions, before = world.revisions(), containers(world, role)[0]["image"]
+    deployment(world, role)["metadata"]["annotations"] = {}
+    containers(world, role)[0]["image"] = "foreign:1"
+    world.settle()
+    assert world.revisions() == revisions
+    assert containers(world, role)[0]["image"] == before
+
+
 def test_what_an_operator_without_a_memory_made_goes_on_as_it_is() -> None:
     world = _settled(World())
     _forget(world)
