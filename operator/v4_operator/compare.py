@@ -33,7 +33,7 @@ _KEYED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "ports": (("containerPort", "protocol"), ("port", "protocol")),  # of a container, of a Service
     "ownerReferences": (("uid",),),
 }
-# Fields that have one manager, and to which none of what the operator sets there gets defaults.
+# Fields that server-side apply takes as one value, and to which the API server adds no defaults: compared as a whole.
 _WHOLE = frozenset({"selector", "podSelector", "nodeSelector", "rules", "subjects", "ingress", "egress"})
 
 
@@ -50,7 +50,7 @@ def stamped(desired: Json) -> dict[str, Any]:
 
 
 def upkept(desired: Json) -> dict[str, Any]:
-    """What is written to an object that exists: all of it, or just whose it is where its content is left alone."""
+    """What is written to an object that exists: all of it, or only labels and owner where its content is left alone."""
     if not create_only(desired):
         return stamped(desired)
     metadata, identity = desired["metadata"], ("name", "namespace", "labels", "ownerReferences")

@@ -34,7 +34,7 @@ def _of_volume(volume: Json) -> Iterator[Need]:
 
 
 def _of_source(source: Json, secret_name: str) -> Iterator[Need]:
-    """A Secret or ConfigMap; a volume and a projection of the same name the Secret by other fields."""
+    """A Secret or ConfigMap. A volume has its Secret's name in `secretName`, a projection in `name`."""
     for kind, field, name in (("Secret", "secret", secret_name), ("ConfigMap", "configMap", "name")):
         wanted = source.get(field)
         if wanted and not wanted.get("optional"):

@@ -119,8 +119,8 @@ def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
 
 
 def router_deployment(v4d: V4Deployment, settings: Settings, image: str, account: str = "") -> dict[str, Any]:
-    """The router's Deployment: a new router serves before an old one goes; with another `account`, as `account_uid`
-    says it, there are new ones."""
+    """The router's Deployment: a new router serves before an old one goes. Another `account` (see `account_uid`) takes
+    new pods."""
     spec = {
         "replicas": v4d.spec.router.replicas,
         "revisionHistoryLimit": 2,
