@@ -146,7 +146,8 @@ def test_disaggregated_equals_aggregated(n: int, slacks: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("n", [5, 256, 300])
 def test_forks_continue_as_if_alone(n: int) -> None:
-    run = Run(make_engine()).until_idle(request(prompt(n), n=3))
+    beside = request(prompt(40), "beside", max_tokens=60)  # which has the first tail
+    run = Run(make_engine()).until_idle(beside, request(prompt(n), n=3))
     cold = alone(prompt(n)).logprobs
     for choice in range(3):
         assert_same(run.logprobs(choice=choice), cold)
