@@ -117,7 +117,9 @@ class Applier:
         try:
             await self._api.patch(resource, namespace, name, operations)
         except ApiError as error:
-            raise invalid or error from error  # it may be invalid by itself
+            if invalid is None or error.passing:
+                raise
+            raise invalid from error  # it may be invalid by itself
         applied: Json = await self._api.apply(resource, body)
         return applied
 

@@ -17,7 +17,7 @@ from kubernetes.utils.quantity import parse_quantity
 from v4_core.kubernetes import DEPLOYMENT_LABEL, GROUP, KIND, MANAGED_BY_LABEL, MANAGER
 from v4_operator.spec import Json
 
-APPLIED_ANNOTATION = f"{GROUP}/applied"  # hash of the desired object
+APPLIED_ANNOTATION = f"{GROUP}/applied"  # name and hash of the desired object
 CREATE_ONLY_ANNOTATION = f"{GROUP}/create-only"  # "true": made if absent; its content is never changed
 
 _QUANTITIES = frozenset({"requests", "limits"})  # mappings whose values are quantities
@@ -43,9 +43,9 @@ def digest(value: Any) -> str:
 
 
 def stamped(desired: Json) -> dict[str, Any]:
-    """`desired` as it is written: with its hash in an annotation."""
+    """`desired` as it is written: with its name and hash in an annotation."""
     metadata = desired["metadata"]
-    annotations = {**metadata.get("annotations", {}), APPLIED_ANNOTATION: digest(desired)}
+    annotations = {**metadata.get("annotations", {}), APPLIED_ANNOTATION: _stamp(desired)}
     return {**desired, "metadata": {**metadata, "annotations": annotations}}
 
 
@@ -66,7 +66,11 @@ def needs_write(written: Json, live: Json) -> bool:
 def was_applied(desired: Json, live: Json) -> bool:
     """Whether the live object came from this very desired one; what others changed since is repaired anyway."""
     annotations = live["metadata"].get("annotations") or {}
-    return bool(annotations.get(APPLIED_ANNOTATION) == digest(desired))
+    return bool(annotations.get(APPLIED_ANNOTATION) == _stamp(desired))
+
+
+def _stamp(desired: Json) -> str:
+    return f"{desired['metadata']['name']} {digest(desired)}"
 
 
 def contains(desired: Any, live: Any, key: str = "", *, whole: bool = False) -> bool:
@@ -135,14 +139,14 @@ def is_ours(desired: Json, live: Json) -> bool:
 def belongs(live: Json, name: str, uid: str) -> bool:
     """Whether `live` goes when the V4Deployment of this name and uid wants it no longer.
 
-    It controls it, or nobody does; of what nobody controls an annotation must say that an operator wrote it, since
-    labels alone are copied by hand.
+    It controls it, or nobody does. Of what nobody controls an annotation must say that an operator wrote it under this
+    name: a copy that somebody made by hand, of a Secret for instance, has all the labels and annotations too.
     """
     other = controller(live)
     if other is not None:
         return bool(other["uid"] == uid)
-    written = APPLIED_ANNOTATION in (live["metadata"].get("annotations") or {})
-    return written and _labelled(live, name)
+    written, _, _ = (live["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION, "").partition(" ")
+    return bool(written == live["metadata"]["name"]) and _labelled(live, name)
 
 
 def is_leaving(desired: Json, live: Json) -> bool:

@@ -134,10 +134,17 @@ def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _unwanted(live: Live, desired: Sequence[Json]) -> list[Json]:
-    """Live children to delete. A Secret that is no longer wanted goes after the last pod that needs it to start."""
+    """Live children to delete.
+
+    A Secret that is no longer wanted goes after the last pod that needs it to start, and the memory of the former spec
+    once that of the new one is there.
+    """
     volumes = [volume for pod in live.pods for volume in pod["spec"].get("volumes") or ()]
     mounted = {("Secret", volume["secret"]["secretName"]) for volume in volumes if volume.get("secret")}
-    kept = mounted | {_key(obj) for obj in desired}
+    memories = [obj for obj in desired if obj.get("immutable")]
+    former = [obj for obj in live.owned if obj.get("immutable")]
+    remembered = all(live.find(*_key(obj)) for obj in memories)
+    kept = mounted | {_key(obj) for obj in (*desired, *(() if remembered else former))}
     return [*(obj for obj in live.owned if _key(obj) not in kept), *outdated_jobs(desired, live)]
 
 

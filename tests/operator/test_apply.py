@@ -198,6 +198,21 @@ async def test_fields_of_others_that_contradict_ours_go(cluster: Cluster, by_its
     assert cluster.server.objects[A]["spec"] == ({"theirs": 1} if by_itself else {"ours": 1})
 
 
+async def test_a_conflict_while_the_fields_of_others_go_is_tried_again(cluster: Cluster) -> None:
+    def refuse(request: web.Request) -> web.StreamResponse | None:
+        if request.method != "PATCH":
+            return None
+        patch = request.content_type == "application/json-patch+json"
+        return status(409, "Conflict", "changed") if patch else status(422, "Invalid", "cannot both be set")
+
+    await cluster.apply(desired(spec={"ours": 1}))
+    await cluster.put(A, {**cluster.server.objects[A], "spec": {"theirs": 1}})
+    cluster.server.fault = refuse
+    (error,) = await cluster.apply(desired(spec={"ours": 1}))
+    assert isinstance(error, ApiError)
+    assert (error.status, error.passing) == (409, True)
+
+
 async def test_what_others_added_to_a_selector_goes_where_the_server_would_keep_it(cluster: Cluster) -> None:
     """The fake server merges what is applied, as an old one does with selectors."""
     await cluster.apply(desired(spec={"selector": {"role": "router"}, "ports": [{"port": 1}]}))

@@ -202,7 +202,10 @@ def test_a_hash_knows_no_order(body: dict[str, Any]) -> None:
 
 def test_stamping_changes_nothing_in_place() -> None:
     before = copy.deepcopy(DEPLOYMENT)
-    assert stamped(DEPLOYMENT)["metadata"]["annotations"][APPLIED_ANNOTATION] == digest(DEPLOYMENT)
+    assert (
+        stamped(DEPLOYMENT)["metadata"]["annotations"][APPLIED_ANNOTATION]
+        == f"{DEPLOYMENT['metadata']['name']} {digest(DEPLOYMENT)}"
+    )
     assert before == DEPLOYMENT
 
 

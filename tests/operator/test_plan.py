@@ -181,7 +181,22 @@ def test_what_others_own_stays() -> None:
         "kind": "ConfigMap",
         "metadata": {"name": "theirs", "labels": labels, "ownerReferences": other},
     }
+    key = copy.deepcopy(world.objects["Secret", "demo-api-key"])  # as `kubectl get --output=yaml` shows it
+    key["metadata"] |= {"name": "backup", "ownerReferences": []}
+    world.objects["Secret", "backup"] = key
     assert world.plan().prune == ()
+
+
+def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
+    """Where the new one cannot be written, the next refused spec would find none."""
+    world = World()
+    world.settle()
+    (before,) = [obj["metadata"]["name"] for obj in world.of("ConfigMap") if obj.get("immutable")]
+    world.change({"decode": {"replicas": 2}})
+    assert before not in [obj["metadata"]["name"] for obj in world.plan().prune]
+    world.settle()
+    (after,) = [obj["metadata"]["name"] for obj in world.of("ConfigMap") if obj.get("immutable")]
+    assert after != before
 
 
 def test_nothing_is_made_while_the_owner_goes() -> None:
