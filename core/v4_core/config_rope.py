@@ -71,6 +71,8 @@ def _rope_dim(data: Json, groups: dict[str, Json]) -> int:
     for prefix, fields in {"": data, **{f"{name}.": fields for name, fields in groups.items()}}.items():
         fraction = real_or_none(fields, "partial_rotary_factor")
         if fraction is not None:
+            if not 0 < fraction <= 1:
+                raise ConfigError(f"config.json has {prefix}partial_rotary_factor={fraction}; it must be in (0, 1]")
             told[f"head_dim * {prefix}partial_rotary_factor ({head_dim} * {fraction})"] = round(head_dim * fraction)
     dim = agreed(told)
     if dim is None:

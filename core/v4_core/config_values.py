@@ -1,5 +1,6 @@
 """Typed values out of a parsed `config.json`, and the errors where they are not of that type. Knows no field."""
 
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -48,10 +49,12 @@ def whole(data: Json, key: str, default: int | None = None) -> int:
 
 
 def real(data: Json, key: str, default: float | None = None) -> float:
-    """A number."""
+    """A finite number; Python's reader of JSON takes NaN, Infinity and whole numbers of any length."""
     found = value(data, key, default)
     if not isinstance(found, int | float) or isinstance(found, bool):
         raise ConfigError(f"config.json has {key}={found!r}; it must be a number")
+    if not abs(found) <= sys.float_info.max:
+        raise ConfigError(f"config.json has a {key} that is not finite; it must be a number that a float can hold")
     return float(found)
 
 

@@ -9,10 +9,13 @@ sent, and stops before anybody else can begin:
 An API server that is restarted is away for up to half a minute, and must not end its operators.
 
 A pod may go without giving its Lease up: Helm deletes an operator's rights before kubelet stops it. A holder whose pod
-is gone is waited for no longer than a living one needs to renew. It is waited for at all because a pod that was deleted
-by force is gone while its process may go on, which then shows by its renewals:
+is gone is waited for no longer than a living one takes from one renewal to the next, since a process that outlives its
+pod shows by its renewals:
 
-    renew every 10 s + 10 s of a request = free for others after 20 s, where the holder's pod is gone
+    10 s of a request + 10 s until the next + 10 s of that = free for others after 30 s, where the holder's pod is gone
+
+One case is not covered: a pod that is deleted by force while its node cannot reach the API server. Its process trusts
+itself for 45 s, so that if the node is back after 30 s, two operators may write for some seconds, both the same plan.
 """
 
 import asyncio
@@ -33,7 +36,7 @@ log = logging.getLogger(__name__)
 DURATION_SECONDS = 60
 DEADLINE_SECONDS = 45.0
 RENEW_SECONDS = 10.0
-GONE_SECONDS = 20.0  # that a holder without a pod is waited for
+GONE_SECONDS = 30.0  # that a holder without a pod is waited for
 RETRY_SECONDS = 1.0  # of a renewal that failed, and of a look at a Lease that another replica holds
 
 

@@ -8,6 +8,8 @@ from tests.tiny_config import CONFIG, DEEPSEEK, TRANSFORMERS
 from v4_core.config import C4, C128, SWA, ModelConfig, Yarn
 from v4_core.errors import ConfigError
 
+NOT_FINITE = (float("nan"), float("inf"), -float("inf"), 10**400)
+
 
 def deepseek(**changes: Any) -> dict[str, Any]:
     return {**DEEPSEEK, **changes}
@@ -109,6 +111,10 @@ def test_mixed_spelling() -> None:
         (deepseek(head_dim=32.5), "head_dim=32.5; it must be a whole number"),
         (deepseek(hc_mult=True), "hc_mult=True; it must be a whole number"),
         (deepseek(swiglu_limit="10"), "swiglu_limit='10'; it must be a number"),
+        *((deepseek(swiglu_limit=wrong), "swiglu_limit that is not finite") for wrong in NOT_FINITE),
+        *((deepseek(rope_theta=wrong), "rope_theta that is not finite") for wrong in NOT_FINITE),
+        *((deepseek(partial_rotary_factor=wrong), "partial_rotary_factor that is not finite") for wrong in NOT_FINITE),
+        *((deepseek(partial_rotary_factor=wrong), "it must be in (0, 1]") for wrong in (0, -0.5, 1.5, 1e308)),
         (deepseek(eos_token_id=[1, "2"]), "eos_token_id=[1, '2']; it must be a whole number or a list of them"),
         (deepseek(eos_token_id=[]), "eos_token_id=[]; it must be a whole number or a list of them"),
         (deepseek(eos_token_id=True), "eos_token_id=True; it must be a whole number"),
