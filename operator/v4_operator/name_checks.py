@@ -40,12 +40,12 @@ def _names(spec: Spec) -> _Named:
 
 
 def _keys(spec: Spec) -> _Named:
-    """Of labels and annotations."""
-    maps = [("router.service.annotations", spec.router.service_annotations)]
+    """Of labels and annotations. The API server takes the latter's domains in capitals as well."""
+    yield from (("router.service.annotations", key.lower(), KEY) for key in spec.router.service_annotations)
     for field, pod in _pods(spec):
-        maps += [(f"{field}.labels", pod.labels), (f"{field}.annotations", pod.annotations)]
-        maps += [(f"{field}.nodeSelector", pod.node_selector)]
-    return ((field, key, KEY) for field, mapping in maps for key in mapping)
+        yield from ((f"{field}.annotations", key.lower(), KEY) for key in pod.annotations)
+        yield from ((f"{field}.labels", key, KEY) for key in pod.labels)
+        yield from ((f"{field}.nodeSelector", key, KEY) for key in pod.node_selector)
 
 
 def _pods(spec: Spec) -> tuple[tuple[str, PodOverrides], ...]:

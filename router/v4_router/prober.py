@@ -86,10 +86,10 @@ class Prober:
             log.warning("%s", link.error)
             self._metrics.probe_failures.labels(link.role).inc()
             return False
+        link.error = ""
         if done:
             self._metrics.probe_seconds.observe(time.perf_counter() - began)
             link.probed = True
-            link.error = ""
             log.info("%s worker %s takes requests", link.role, link.address)
         return done
 
@@ -100,6 +100,8 @@ class Prober:
             await self._pair(link, partner)
             return True
         revision, own = link.kind
+        if any(other.open and other.kind == link.kind for other in self._fleet.decode):
+            return False  # one is there, and is about to be proven
         for other in self._fleet.decode:
             if other.usable and other.endpoint.revision == revision:
                 raise ProbeFailed(

@@ -56,6 +56,14 @@ def test_planned_examples_lack_nothing_but_the_engine(file: Path) -> None:
     assert {problem.reason for problem in found} == {ENGINE_LACKS}
 
 
+def test_domains_of_annotations_may_have_capitals() -> None:
+    """The API server checks them in small letters, those of labels as they are."""
+    taken = {"router": {"service": {"annotations": {"Example.com/owner": "x"}}}}
+    refused = {"router": {"pod": {"labels": {"Example.com/owner": "x"}}}}
+    found = [problems(manifest({"model": {"demo": {}}, **spec})) for spec in (taken, refused)]
+    assert [len(each) for each in found] == [0, 1]
+
+
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 4
     assert len(PLANNED) >= 4

@@ -101,6 +101,10 @@ async def test_prefill_that_no_decode_worker_may_continue_says_what_differs(depl
     await until(lambda: expected in link.error, "the reason is told")
     assert not link.probed
     assert not d.prefill[0].starts
+    d.discover(d.prefill[0].endpoint())
+    await until(lambda: not link.error, "the one that differed has left")
+    d.discover(d.prefill[0].endpoint(), d.decode[0].endpoint())
+    await until(lambda: expected in link.error, "the reason is told again")
     d.prefill[0].fingerprint = d.decode[0].fingerprint
     await d.prefill[0].kill()
     await d.prefill[0].restart()
