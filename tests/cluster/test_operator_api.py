@@ -218,6 +218,27 @@ def test_what_people_do_by_hand_is_neither_followed_nor_in_the_way(space: Space)
         space.kubectl("patch", memory, "--patch", '{"data": {"spec": "{}"}}')
 
 
+def test_what_had_to_be_taken_back_by_force_can_still_be_taken_out(space: Space) -> None:
+    """A variable of another source makes an apply invalid; what replaces it must not stay when the spec lets it go."""
+    operator = space.start().serving()
+    space.apply(decode={"pod": {"env": [{"name": "FOO", "value": "1"}]}})
+    space.wait(space.complete, "all children are there")
+    space.settled(operator)
+    (decode,) = (name for name in space.names() if name.startswith("Deployment/d-decode"))
+    source = {"name": "FOO", "value": None, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    container = {"name": "decode", "env": [source]}
+    space.kubectl("patch", decode, "--patch", json.dumps({"spec": {"template": {"spec": {"containers": [container]}}}}))
+    variables = "--output=jsonpath={.spec.template.spec.containers[?(@.name=='decode')].env}"
+
+    def foo() -> list[dict[str, Any]]:
+        return [one for one in json.loads(space.kubectl("get", decode, variables)) if one["name"] == "FOO"]
+
+    space.wait(lambda: foo() == [{"name": "FOO", "value": "1"}], "the variable is as it was")
+    space.apply(decode={})
+    space.wait(lambda: foo() == [], "it is gone")
+    space.settled(operator)
+
+
 def test_what_was_orphaned_belongs_to_the_next_one(space: Space) -> None:
     operator = space.start().serving()
     space.apply()
