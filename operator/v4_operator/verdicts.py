@@ -10,7 +10,7 @@ from v4_operator.conditions import Condition, joined
 from v4_operator.deadline import ready_since
 from v4_operator.live import count, holds, replicas
 from v4_operator.names import child
-from v4_operator.rollout import Wish, outage
+from v4_operator.rollout import NONE, Wish, outage
 from v4_operator.router_objects import ROUTER, router_account
 from v4_operator.situation import Situation
 from v4_operator.troubles import Trouble, initializing
@@ -181,4 +181,4 @@ def _outage(now: Situation) -> bool:
     if now.current.ready.pairs or not outage(Wish(now.wanted, replace=now.v4d.spec.rollout.strategy == "Replace")):
         return False
     said = any(c.get("reason") == OUTAGE for c in now.live.observed.status.get("conditions") or ())
-    return said or any(other.pods.pairs for other in now.others) or not now.wanted.covers(now.current.pods)
+    return said or any(other.pods != NONE for other in now.others) or not now.wanted.covers(now.current.pods)

@@ -385,3 +385,19 @@ def test_a_change_of_placement_is_a_new_revision() -> None:
     assert world.sizes() == {f"demo-pair-{made.status['revision']}": 2}
     assert made.status["decode"]["summary"] == "2/2"
     assert world.condition("Ready")["status"] == "True"
+
+
+def test_an_outage_is_told_by_an_operator_that_comes_while_one_kind_of_old_pods_is_gone() -> None:
+    """A prefill worker without requests goes at once, a decode worker ends its streams first."""
+    world = World({"rollout": {"strategy": "Replace", "drainSeconds": 9}})
+    first = world.settle().status["revision"]
+    before = dict(world.status)
+    world.change({"model": {"revision": "b"}})
+    world.reconcile()
+    for pod in world.of("Pod"):
+        labels = pod["metadata"]["labels"]
+        if (labels.get("v4serve.dev/revision"), labels["v4serve.dev/role"]) == (first, "prefill"):
+            del world.objects["Pod", pod["metadata"]["name"]]
+    world.status = before  # as an operator left it that ended before it wrote its own
+    world.reconcile()
+    assert world.condition("Progressing")["reason"] == "Outage"
