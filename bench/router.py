@@ -103,7 +103,7 @@ async def added_latency(client: httpx.AsyncClient, addresses: list[str], count: 
                 async for _ in chunks:
                     pass
             before = time.perf_counter()
-            start = pb.Start(request=f"direct-{number}", leg=pb.PREFILL, prompt_ids=pack_ids(ids), n=1, max_tokens=1)
+            start = pb.Start(request=f"direct-{number}", phase=pb.PREFILL, prompt_ids=pack_ids(ids), n=1, max_tokens=1)
             await call.write(pb.ToWorker(start=start))
             while not any(event.HasField("tokens") for event in (await call.read()).events):
                 pass

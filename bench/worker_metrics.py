@@ -127,7 +127,7 @@ def _request(vocab: int) -> pb.Start:
     ids = torch.randint(2, vocab, (PROMPT,), generator=torch.Generator().manual_seed(0)).tolist()
     return pb.Start(
         request="r",
-        leg=pb.WHOLE,
+        phase=pb.WHOLE,
         prompt_ids=pack_ids(ids),
         n=1,
         max_tokens=TOKENS,

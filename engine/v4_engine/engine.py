@@ -221,7 +221,7 @@ class Engine:
             if at_boundary and sequence.rolling and beyond_prompt and exact:
                 self._pack(_held(sequence), sequence.computed, sequence.rolling)
                 sequence.rolling_at = sequence.computed
-            if sequence.request.leg == "prefill" and sequence.named > sequence.told:
+            if sequence.request.phase == "prefill" and sequence.named > sequence.told:
                 sequence.told = sequence.named
                 events.append(Progress(sequence.request, tuple(sequence.slots), sequence.named))
 
@@ -232,7 +232,7 @@ class Engine:
         owners: list[list[Sequence]] = []
         for row, sequence in ready:
             request = sequence.request
-            prefill = request.leg == "prefill"
+            prefill = request.phase == "prefill"
             members = [sequence, *self._fork(sequence)]
             owners.append(members)
             choices = [request.first_choice + i for i in range(request.n)] if prefill else [m.choice for m in members]
@@ -246,7 +246,7 @@ class Engine:
         drawn = iter(zip(draws, sample(logits[rows], draws), strict=True))
         for members in owners:
             sequence = members[0]
-            if sequence.request.leg == "prefill":
+            if sequence.request.phase == "prefill":
                 outs = [next(drawn) for _ in range(sequence.request.n)]
                 firsts = [self._token(sequence, draw.choice, out) for draw, out in outs if out is not None]
                 self.counts.drawn_tokens += len(firsts)
@@ -276,7 +276,7 @@ class Engine:
     def _give_up(self, sequence: Sequence, events: list[Event]) -> None:
         """The model gave NaN or infinity: no token may come of it, and no choice or block of the request is trusted."""
         message = "the model's output is not a number or infinite: its weights or state are damaged"
-        if sequence.request.leg == "prefill":  # somebody may be reading it: its owner drops it
+        if sequence.request.phase == "prefill":  # somebody may be reading it: its owner drops it
             self.scheduler.park(sequence)
             sequence.damaged = True
             events.append(Broken(sequence.request, message))

@@ -119,7 +119,7 @@ class Scheduler:
                 f"the prompt has {request.tokens} tokens, prompt and output together may have "
                 f"{self.limits.max_model_len}: shorten the prompt to {self.limits.max_model_len - 1} or less"
             )
-        decodes = request.leg != "prefill"
+        decodes = request.phase != "prefill"
         need = self._need(request.tokens, 0, decodes, request.n - 1 if decodes else 0)
         if need > self.pool.total or (decodes and request.n > self.limits.max_sequences):
             raise CapacityError(
@@ -314,7 +314,7 @@ class Scheduler:
 
     def _take(self, sequence: Sequence, depth: int, reason: Reason) -> bool:
         """Give a sequence and its forks all their memory, sharing `depth` blocks, or nothing."""
-        tree, tokens, grows = self.pool.tree, len(sequence.ids), sequence.request.leg != "prefill"
+        tree, tokens, grows = self.pool.tree, len(sequence.ids), sequence.request.phase != "prefill"
         family = [sequence, *sequence.forks]
         need = self._need(tokens, depth, grows, len(sequence.forks))
         if len(self._tails) < len(family) or need > self.pool.available:
@@ -341,7 +341,7 @@ class Scheduler:
             if taken is not None:
                 sequence.slots += taken
                 return True
-            victim = next(s for s in reversed(self.running) if s.request.leg != "prefill")
+            victim = next(s for s in reversed(self.running) if s.request.phase != "prefill")
             self._preempt(victim)
             if victim is sequence:
                 return False
@@ -387,7 +387,7 @@ class Scheduler:
 
 def _with_forks(request: Request) -> Sequence:
     sequence = Sequence.of(request, request.first_choice)
-    if request.leg != "prefill":
+    if request.phase != "prefill":
         sequence.forks = [Sequence(request, request.first_choice + i, list(sequence.ids)) for i in range(1, request.n)]
     return sequence
 

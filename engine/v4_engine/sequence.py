@@ -8,7 +8,7 @@ from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
 from v4_core.sampling import Sampling
 
 Key = tuple[str, int, *tuple[int, ...]]  # request, attempt, and what else its owner needs to tell it from others
-Leg = Literal["whole", "prefill", "decode"]
+Phase = Literal["whole", "prefill", "decode"]
 Finish = Literal["stop", "length"]
 
 
@@ -24,7 +24,7 @@ class Request:
     """What is to be computed. `output` are tokens that the client already has; then n is 1."""
 
     key: Key
-    leg: Leg
+    phase: Phase
     prompt: Seq[int]
     output: Seq[int] = ()
     n: int = 1

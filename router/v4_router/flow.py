@@ -198,12 +198,12 @@ class Flow:
         if not any(p.waits for p in self._parts):
             self._fleet.line.pop(self, None)
 
-    def _start(self, part: Part, address: str, kind: pb.Leg, uncached_tokens: int) -> Leg:
+    def _start(self, part: Part, address: str, kind: pb.Phase, uncached_tokens: int) -> Leg:
         job = self.job
         start = pb.Start(
             request=part.request,
             attempt=part.attempt,
-            leg=kind,
+            phase=kind,
             prompt_ids=job.prompt,
             output_ids=pack_ids(self._choices[part.choices[0]].ids[: part.base]),
             n=len(part.choices),
@@ -341,13 +341,13 @@ class Flow:
         else:
             self._pull(part)
 
-    def _mark(self, name: str, worker: str, key: tuple[str, int, pb.Leg], facts: Attributes) -> None:
+    def _mark(self, name: str, worker: str, key: tuple[str, int, pb.Phase], facts: Attributes) -> None:
         if self.job.trace.traceparent:
             request, attempt, kind = key
             which: Attributes = {
                 "v4serve.request": request,
                 "v4serve.attempt": attempt,
-                "v4serve.leg": pb.Leg.Name(kind).lower(),
+                "v4serve.leg": pb.Phase.Name(kind).lower(),
                 "v4serve.worker": worker,
             }
             self.marks.append(Mark(name, self._now(), {**which, **facts}))

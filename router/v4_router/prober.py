@@ -141,7 +141,7 @@ class Prober:
         legs = [self._send(prefill, start, heard)]
         with _dropped(legs):
             start.source.address, start.source.lease = prefill.address, await _lease(heard, prefill)
-            start.leg = pb.DECODE
+            start.phase = pb.DECODE
             legs.append(self._send(decode, start, heard))
             adopted = False
             event = pb.Event()
@@ -152,10 +152,10 @@ class Prober:
                     self._metrics.transferred(event.adopted, decode.endpoint.revision)
         self.paired = True
 
-    def _start(self, kind: pb.Leg) -> pb.Start:
+    def _start(self, kind: pb.Phase) -> pb.Start:
         return pb.Start(
             request=f"probe-{random.getrandbits(64):016x}",
-            leg=kind,
+            phase=kind,
             prompt_ids=self._prompt,
             n=1,
             max_tokens=2,  # the first comes from prefill, the second from decode

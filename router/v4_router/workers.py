@@ -55,7 +55,7 @@ class Leg:
     link: "WorkerLink"
     request: str
     attempt: int
-    kind: pb.Leg
+    kind: pb.Phase
 
 
 class WorkerLink:
@@ -131,7 +131,7 @@ class WorkerLink:
         self._outgoing.put_nowait(pb.ToWorker(start=start))
         self._sent_tokens += uncached_tokens
         self._sent_sequences += start.n
-        return Leg(self, start.request, start.attempt, start.leg)
+        return Leg(self, start.request, start.attempt, start.phase)
 
     def drop(self, leg: Leg, cancel_attempt: int | None) -> None:
         """Hear no more of a leg. With `cancel_attempt`, the highest attempt of its request so far, end it there too."""

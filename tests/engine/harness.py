@@ -18,7 +18,7 @@ from v4_core.sampling import Sampling
 from v4_engine.engine import Admitted, Engine, Event, Parked, Token
 from v4_engine.params import Params, build
 from v4_engine.scheduler import Limits
-from v4_engine.sequence import Key, Leg, Request
+from v4_engine.sequence import Key, Phase, Request
 from v4_engine.stores import CacheMemory
 
 CPU = torch.device("cpu")
@@ -66,13 +66,13 @@ def prompt(n: int, seed: int = 1) -> list[int]:
 def request(
     ids: Sequence[int],
     name: str = "r",
-    leg: Leg = "whole",
+    phase: Phase = "whole",
     max_tokens: int = 4,
     n: int = 1,
     sampling: Sampling = ALL_LOGPROBS,
 ) -> Request:
     """A request without stop tokens."""
-    return Request((name, 0), leg, ids, n=n, max_tokens=max_tokens, sampling=sampling)
+    return Request((name, 0), phase, ids, n=n, max_tokens=max_tokens, sampling=sampling)
 
 
 class Run:

@@ -137,7 +137,7 @@ def hand_over(source: Run, target: Run, name: str = "r") -> None:
 @pytest.mark.parametrize("slacks", [(0, 0), (5, 5), (0, 5), (5, 0)])
 def test_disaggregated_equals_aggregated(n: int, slacks: tuple[int, int]) -> None:
     source, target = (Run(make_engine(slack=slack)) for slack in slacks)
-    source.until_idle(request(prompt(n), leg="prefill", max_tokens=300 if n == 600 else 6))
+    source.until_idle(request(prompt(n), phase="prefill", max_tokens=300 if n == 600 else 6))
     hand_over(source, target)
     target.until_idle()
     assert_same(target.logprobs(), alone(prompt(n), max_tokens=300 if n == 600 else 6).logprobs)
@@ -152,7 +152,7 @@ def test_forks_continue_as_if_alone(n: int) -> None:
     for choice in range(3):
         assert_same(run.logprobs(choice=choice), cold)
     source, target = Run(make_engine()), Run(make_engine())
-    source.until_idle(request(prompt(n), leg="prefill", n=3))
+    source.until_idle(request(prompt(n), phase="prefill", n=3))
     hand_over(source, target)
     target.until_idle()
     for choice in range(3):
@@ -162,7 +162,7 @@ def test_forks_continue_as_if_alone(n: int) -> None:
 def test_a_decode_worker_takes_only_the_blocks_it_lacks() -> None:
     source, target = Run(make_engine()), Run(make_engine())
     target.until_idle(request(prompt(700), "earlier"))
-    source.until_idle(request(prompt(700), leg="prefill"))
+    source.until_idle(request(prompt(700), phase="prefill"))
     hand_over(source, target)
     target.until_idle()
     assert_same(target.logprobs(), alone(prompt(700)).logprobs)

@@ -8,7 +8,7 @@ from v4_core.sampling import Sampling
 from v4_engine.engine import Broken
 from v4_engine.errors import EngineError
 from v4_engine.generate import output_ids
-from v4_engine.sequence import Leg, Request
+from v4_engine.sequence import Phase, Request
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,18 @@ def test_the_same_request_twice_is_refused() -> None:
         engine.reserve(request(prompt(300), "d", "decode"))
 
 
-@pytest.mark.parametrize("leg", ["whole", "prefill"])
+@pytest.mark.parametrize("phase", ["whole", "prefill"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_token_comes_of_nan(leg: Leg, temperature: float) -> None:
+def test_no_token_comes_of_nan(phase: Phase, temperature: float) -> None:
     engine = make_engine()
     damage(engine)
-    engine.submit(request(prompt(300), leg=leg, n=2, sampling=Sampling(temperature=temperature)))
+    engine.submit(request(prompt(300), phase=phase, n=2, sampling=Sampling(temperature=temperature)))
     events = []
     while engine.busy:
         events += engine.step()
         engine.scheduler.check_integrity()
     assert [type(e) for e in events if isinstance(e, Broken)] == [Broken]
-    if leg == "prefill":  # its owner drops it
+    if phase == "prefill":  # its owner drops it
         assert engine.drop(("r", 0))
     assert not engine.pool.tree.nodes, "nothing of it is cached"
 

@@ -9,7 +9,7 @@ from v4_core.errors import ConfigError
 from v4_engine.errors import CapacityError, IntegrityError
 from v4_engine.pool import SlotPool
 from v4_engine.scheduler import Limits, Plan, Scheduler
-from v4_engine.sequence import Leg, Request, Sequence
+from v4_engine.sequence import Phase, Request, Sequence
 
 CHECKPOINT = 2
 
@@ -20,10 +20,10 @@ def make(slots: int = 14, sequences: int = 4, length: int = 1500, **limits: int)
     return Scheduler(SlotPool(slots), bounds, CHECKPOINT, layers=4, window=16)
 
 
-def ask(name: str, tokens: int, leg: Leg = "whole", n: int = 1, family: int = 0, output: int = 0) -> Request:
+def ask(name: str, tokens: int, phase: Phase = "whole", n: int = 1, family: int = 0, output: int = 0) -> Request:
     """A request whose prompt is a prefix of its family's long one."""
     ids = [7 * family + i % 5 for i in range(tokens + output)]
-    return Request((name, 0), leg, ids[:tokens], output=ids[tokens:], n=n, max_tokens=10_000)
+    return Request((name, 0), phase, ids[:tokens], output=ids[tokens:], n=n, max_tokens=10_000)
 
 
 def step(scheduler: Scheduler) -> Plan:
@@ -35,7 +35,7 @@ def step(scheduler: Scheduler) -> Plan:
         for boundary in (*(b for b, _ in work.captures), *({sequence.computed} & wanted)):
             scheduler.checkpoint(sequence, boundary)
         if sequence.remaining == 0:
-            if sequence.request.leg == "prefill":
+            if sequence.request.phase == "prefill":
                 scheduler.park(sequence)
                 continue
             for member in (sequence, *scheduler.fork(sequence)):
@@ -68,13 +68,13 @@ def test_what_check_fits_accepts_an_empty_engine_admits_whatever_is_cached() -> 
     assert plan.restores
 
 
-@pytest.mark.parametrize("leg", ["whole", "prefill"])
-def test_the_same_prompt_again_starts_behind_its_complete_blocks_for_every_length(leg: Leg) -> None:
+@pytest.mark.parametrize("phase", ["whole", "prefill"])
+def test_the_same_prompt_again_starts_behind_its_complete_blocks_for_every_length(phase: Phase) -> None:
     """At the checkpoint there: a replay would start 60 tokens before."""
     scheduler = make(slots=64, length=2048, chunk_tokens=2048)
     for n in range(1, 1025):
         for hit in (0, 256 * ((n - 1) // 256)):
-            scheduler.add(ask("r", n, leg, family=n))
+            scheduler.add(ask("r", n, phase, family=n))
             plan = step(scheduler)
             assert plan.prefill_tokens == n - hit
             assert [restore.boundary for restore in plan.restores] == [hit] * (hit > 0)
@@ -154,14 +154,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         tokens=st.integers(1, 1400),
-        leg=st.sampled_from(["whole", "prefill"]),
+        phase=st.sampled_from(["whole", "prefill"]),
         n=st.integers(1, 3),
         family=st.integers(0, 3),
         output=st.integers(0, 90),
     )
-    def add(self, tokens: int, leg: Leg, n: int, family: int, output: int) -> None:
+    def add(self, tokens: int, phase: Phase, n: int, family: int, output: int) -> None:
         """A prompt, or a continuation."""
-        request = ask(self.name(), tokens, leg, n if not output else 1, family, output)
+        request = ask(self.name(), tokens, phase, n if not output else 1, family, output)
         try:
             self.scheduler.check_fits(request)
         except CapacityError:

@@ -242,7 +242,7 @@ class FakeWorker(rpc.WorkerServicer):
         if reason is not None:
             await self.may_refuse.wait()
             send(failed=pb.Failed(reason=reason, message=f"refused: {pb.Reason.Name(reason)}"))
-        elif start.leg == pb.PREFILL:
+        elif start.phase == pb.PREFILL:
             await self._prefill(start, send)
         else:
             await self._decode(start, send)
@@ -266,7 +266,7 @@ class FakeWorker(rpc.WorkerServicer):
 
     async def _decode(self, start: pb.Start, send: Callable[..., None]) -> None:
         skip = 0
-        if start.leg == pb.DECODE:
+        if start.phase == pb.DECODE:
             skip = 1
             await self.may_adopt.wait()
             source = (start.source.address, start.source.lease)
@@ -295,7 +295,7 @@ class FakeWorker(rpc.WorkerServicer):
         live = set(outputs)
         step = 0
         while live and (at_most is None or step < at_most):
-            if self.hands_back.is_set() and start.leg != pb.PREFILL:
+            if self.hands_back.is_set() and start.phase != pb.PREFILL:
                 for choice in sorted(live):
                     send(tokens=pb.Tokens(choice=choice, start=len(outputs[choice]), finish=pb.MIGRATE))
                 return True
@@ -330,7 +330,7 @@ class FakeWorker(rpc.WorkerServicer):
             return pb.STOP
         if len(output) >= start.max_tokens:
             return pb.LENGTH
-        if start.leg != pb.PREFILL and len(output) == self.migrate_at:
+        if start.phase != pb.PREFILL and len(output) == self.migrate_at:
             return pb.MIGRATE
         return pb.NOT_FINISHED
 

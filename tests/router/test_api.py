@@ -71,7 +71,7 @@ async def test_token_ids_in_and_out(deploy: Deploy) -> None:
         "prompt_tokens_details": {"cached_tokens": 0},
     }
     (first,), (second,) = d.prefill[0].starts, d.decode[0].starts
-    assert (first.leg, second.leg) == (pb.PREFILL, pb.DECODE)
+    assert (first.phase, second.phase) == (pb.PREFILL, pb.DECODE)
     assert (second.source.address, second.request, second.attempt) == (d.prefill[0].address, first.request, 0)
     assert first.sampling == second.sampling
     assert first.sampling.seed
@@ -101,7 +101,7 @@ async def test_several_prompts_with_several_choices(deploy: Deploy) -> None:
         choice = event["choices"][0]
         streamed.setdefault(choice["index"], []).extend(choice["token_ids"])
     assert [streamed[i] for i in range(6)] == right
-    legs = [start.leg for worker in d.workers for start in worker.starts]
+    legs = [start.phase for worker in d.workers for start in worker.starts]
     assert (legs.count(pb.PREFILL), legs.count(pb.DECODE)) == (6, 6)  # one of each per prompt, n or not
     await d.idle()
 
@@ -329,7 +329,7 @@ async def test_without_prefill_workers_decode_does_all(deploy: Deploy) -> None:
     d = await deploy(0, 1)
     response = await d.complete(PROMPT, max_tokens=5, return_token_ids=True)
     assert response.json()["choices"][0]["token_ids"] == expected(PROMPT, 5)
-    assert d.decode[0].starts[0].leg == pb.WHOLE
+    assert d.decode[0].starts[0].phase == pb.WHOLE
     assert "prefill=-;" in response.headers["x-v4serve-route"]
     assert response.headers["x-v4serve-route"].endswith("reason=no-prefill-worker")
 

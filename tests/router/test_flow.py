@@ -66,7 +66,7 @@ async def test_the_only_prefill_killed_is_replaced_by_decode(deploy: Deploy) -> 
     await until(lambda: bool(d.decode[0].running), "decode waits for prefill")
     await d.prefill[0].kill()
     await completed(response, 6)
-    assert d.decode[0].starts[-1].leg == pb.WHOLE
+    assert d.decode[0].starts[-1].phase == pb.WHOLE
     assert (await response).headers["x-v4serve-route"].endswith("reason=retry")
     await d.idle()
 
@@ -402,7 +402,7 @@ async def test_ready_only_after_a_token_went_through_a_pair(deploy: Deploy) -> N
     await until(lambda: d.router.ready, "the probe came through")
     assert (await d.http.get("/ready")).status_code == 200
     legs = [s for s in d.decode[0].starts if s.request.startswith("probe")]
-    assert legs[-1].leg == pb.DECODE
+    assert legs[-1].phase == pb.DECODE
     await d.decode[0].kill()
     await until(lambda: not d.router.ready, "not ready without decode")
 
@@ -448,7 +448,9 @@ async def test_pairs_have_one_fingerprint(deploy: Deploy) -> None:
     for _ in range(6):
         await completed(ask(d, 4), 4)
     for worker in d.decode:
-        sources = {s.source.address for s in worker.starts if s.leg == pb.DECODE and not s.request.startswith("probe")}
+        sources = {
+            s.source.address for s in worker.starts if s.phase == pb.DECODE and not s.request.startswith("probe")
+        }
         assert sources <= {p.address for p in d.prefill if p.fingerprint == worker.fingerprint}
 
 

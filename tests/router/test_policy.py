@@ -56,7 +56,7 @@ async def test_a_stream_waits_for_prefill_where_decode_computes_no_prompts(deplo
     await until(lambda: d.router.fleet.decode[0].usable, "decode is back")
     await d.prefill[0].restart()
     assert (await asked).json()["choices"][0]["token_ids"] == expected(PROMPT, 40)
-    assert all(s.leg == pb.DECODE for s in d.decode[0].starts if not s.request.startswith("probe"))
+    assert all(s.phase == pb.DECODE for s in d.decode[0].starts if not s.request.startswith("probe"))
 
 
 async def test_at_most_so_many_requests(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

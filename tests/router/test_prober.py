@@ -16,7 +16,7 @@ async def test_decode_alone_first_then_prefill_through_it(deploy: Deploy) -> Non
     assert not d.router.ready
     d.decode[0].may_adopt.set()
     await until(lambda: d.router.ready, "the cache was taken over")
-    assert [s.leg for s in d.decode[0].starts] == [pb.WHOLE, pb.DECODE]
+    assert [s.phase for s in d.decode[0].starts] == [pb.WHOLE, pb.DECODE]
     assert prefill.usable
     await d.idle()
 
@@ -26,7 +26,7 @@ async def test_new_decode_is_proven_by_a_transfer(deploy: Deploy) -> None:
     await d.decode[0].kill()
     await d.decode[0].restart()
     await d.wait_up()
-    assert [s.leg for s in d.decode[0].starts] == [pb.DECODE]
+    assert [s.phase for s in d.decode[0].starts] == [pb.DECODE]
     await d.idle()
     assert not d.decode[0].cancels
 
@@ -59,7 +59,7 @@ async def test_prefills_trouble_is_not_decodes(deploy: Deploy, trouble: str, mon
     await d.decode[0].kill()
     await d.decode[0].restart()
     await d.wait_up()
-    assert [s.leg for s in d.decode[0].starts] == [pb.WHOLE]
+    assert [s.phase for s in d.decode[0].starts] == [pb.WHOLE]
     await d.idle()
 
 

@@ -152,7 +152,7 @@ class Node(Stream):
 
 def start(
     ids: list[int],
-    leg: pb.Leg,
+    phase: pb.Phase,
     name: str = "r",
     attempt: int = 0,
     max_tokens: int = 12,
@@ -166,7 +166,7 @@ def start(
     return pb.Start(
         request=name,
         attempt=attempt,
-        leg=leg,
+        phase=phase,
         prompt_ids=pack_ids(ids),
         output_ids=pack_ids(output or []),
         n=n,

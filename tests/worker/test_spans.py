@@ -12,7 +12,9 @@ from v4_core.v1 import worker_pb2 as pb
 from v4_worker.spans import Phases
 
 PARENT = "b7ad6b7169203331"
-START = pb.Start(request="r1", attempt=2, leg=pb.WHOLE, traceparent=f"00-0af7651916cd43dd8448eb211c80319c-{PARENT}-01")
+START = pb.Start(
+    request="r1", attempt=2, phase=pb.WHOLE, traceparent=f"00-0af7651916cd43dd8448eb211c80319c-{PARENT}-01"
+)
 COMMON = {"v4serve.request": "r1", "v4serve.attempt": 2, "v4serve.leg": "whole", "v4serve.worker": "a:1"}
 
 

@@ -392,12 +392,12 @@ async def test_channels_to_workers_that_are_gone_are_closed(monkeypatch: pytest.
     await node.stop()
 
 
-@pytest.mark.parametrize("leg", [pb.WHOLE, pb.PREFILL])
-async def test_a_model_that_gives_no_numbers_fails_the_request(leg: pb.Leg) -> None:
+@pytest.mark.parametrize("phase", [pb.WHOLE, pb.PREFILL])
+async def test_a_model_that_gives_no_numbers_fails_the_request(phase: pb.Phase) -> None:
     engine = make_engine()
     damage(engine)
     node = await Node.start("prefill", engine)
-    node.send(start(prompt(300), leg))
+    node.send(start(prompt(300), phase))
     failed = (await node.event("failed")).failed
     assert failed.reason == pb.INTERNAL
     assert "not a number" in failed.message

@@ -8,9 +8,9 @@ from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Token
 from v4_engine.sampler import Drawn
-from v4_engine.sequence import Finish, Leg, Request
+from v4_engine.sequence import Finish, Phase, Request
 
-_LEGS: dict[int, Leg] = {pb.WHOLE: "whole", pb.PREFILL: "prefill", pb.DECODE: "decode"}
+_PHASES: dict[int, Phase] = {pb.WHOLE: "whole", pb.PREFILL: "prefill", pb.DECODE: "decode"}
 FINISHES: dict[Finish | None, pb.Finish] = {None: pb.NOT_FINISHED, "stop": pb.STOP, "length": pb.LENGTH}
 _FINISH_OF: dict[int, Finish | None] = {pb.NOT_FINISHED: None, pb.STOP: "stop", pb.LENGTH: "length"}
 
@@ -22,7 +22,7 @@ def request_of(start: pb.Start, serial: int, fingerprint: str, eos: Iterable[int
     stop_ids = frozenset(start.stop_token_ids) | frozenset(() if start.ignore_eos else eos)
     return Request(
         key=(start.request, start.attempt, serial),
-        leg=_LEGS[start.leg],
+        phase=_PHASES[start.phase],
         prompt=_ids(start.prompt_ids),
         output=_ids(start.output_ids),
         n=start.n,

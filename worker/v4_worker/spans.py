@@ -22,7 +22,7 @@ class Phases:
             self._common: Attributes = {
                 "v4serve.request": start.request,
                 "v4serve.attempt": start.attempt,
-                "v4serve.leg": pb.Leg.Name(start.leg).lower(),
+                "v4serve.leg": pb.Phase.Name(start.phase).lower(),
                 "v4serve.worker": worker,
             }
 

@@ -91,11 +91,11 @@ class Worker:
             if leg.key[1] >= message.attempt:
                 return
             leg.cancel()
-        kind = self._kinds.get(message.leg)
+        kind = self._kinds.get(message.phase)
         self._serial += 1
         try:
             if kind is None:
-                raise RequestError(f"a {self.role} worker does no {pb.Leg.Name(message.leg)} leg")
+                raise RequestError(f"a {self.role} worker does no {pb.Phase.Name(message.phase)} leg")
             request = request_of(message, self._serial, self.fingerprint, self.model.eos_token_ids)
         except RequestError as error:
             _refuse(message, stream, pb.INVALID, str(error))

@@ -7,11 +7,11 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class Leg(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    WHOLE: _ClassVar[Leg]
-    PREFILL: _ClassVar[Leg]
-    DECODE: _ClassVar[Leg]
+    WHOLE: _ClassVar[Phase]
+    PREFILL: _ClassVar[Phase]
+    DECODE: _ClassVar[Phase]
 
 class Finish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -29,9 +29,9 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TRANSFER: _ClassVar[Reason]
     DEADLINE: _ClassVar[Reason]
     INTERNAL: _ClassVar[Reason]
-WHOLE: Leg
-PREFILL: Leg
-DECODE: Leg
+WHOLE: Phase
+PREFILL: Phase
+DECODE: Phase
 NOT_FINISHED: Finish
 STOP: Finish
 LENGTH: Finish
@@ -125,10 +125,10 @@ class Cancel(_message.Message):
     def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("request", "attempt", "leg", "prompt_ids", "output_ids", "n", "first_choice", "max_tokens", "ignore_eos", "stop_token_ids", "sampling", "tenant", "deadline_ms", "source", "traceparent", "tracestate")
+    __slots__ = ("request", "attempt", "phase", "prompt_ids", "output_ids", "n", "first_choice", "max_tokens", "ignore_eos", "stop_token_ids", "sampling", "tenant", "deadline_ms", "source", "traceparent", "tracestate")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LEG_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_IDS_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
@@ -144,7 +144,7 @@ class Start(_message.Message):
     TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     request: str
     attempt: int
-    leg: Leg
+    phase: Phase
     prompt_ids: bytes
     output_ids: bytes
     n: int
@@ -158,7 +158,7 @@ class Start(_message.Message):
     source: Source
     traceparent: str
     tracestate: str
-    def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ..., leg: _Optional[_Union[Leg, str]] = ..., prompt_ids: _Optional[bytes] = ..., output_ids: _Optional[bytes] = ..., n: _Optional[int] = ..., first_choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tenant: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., source: _Optional[_Union[Source, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ...) -> None: ...
+    def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., prompt_ids: _Optional[bytes] = ..., output_ids: _Optional[bytes] = ..., n: _Optional[int] = ..., first_choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tenant: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ..., source: _Optional[_Union[Source, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class Source(_message.Message):
     __slots__ = ("address", "lease")
