@@ -63,15 +63,15 @@ class Ours:
         from v4_core.geometry import CacheGeometry
         from v4_engine.engine import Engine
         from v4_engine.params import build
-        from v4_engine.scheduler import Limits
+        from v4_engine.scheduler import SchedulerConfig
         from v4_engine.stores import CacheMemory
 
         self.config = tiny_config(**MODEL)
         self.tensors = tiny_tensors(self.config)
         params = build(self.config, self.tensors.items(), torch.float32, torch.device("cpu"))
-        limits = Limits(max_sequences=8, max_model_len=20_000, chunk_tokens=520)
+        scheduling = SchedulerConfig(max_sequences=8, max_model_len=20_000, chunk_tokens=520)
         memory = CacheMemory(CacheGeometry(self.config, "fp32", "fp32"), 8 * 68 + 80, 10, torch.device("cpu"))
-        self._engine = Engine(self.config, params, memory, limits)
+        self._engine = Engine(self.config, params, memory, scheduling)
         self._salt = 0
 
     def prefill(self, context: int, batch: int) -> float:

@@ -21,7 +21,7 @@ from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Engine, Event
 from v4_engine.loading import EngineOptions, Loaded, load_engine
-from v4_engine.scheduler import Plan
+from v4_engine.scheduler import Schedule
 from v4_models import DEMO_MODEL
 from v4_worker.config import WorkerConfig
 from v4_worker.engine_thread import EngineThread, Report, Step, report_of
@@ -78,14 +78,14 @@ class Alternating:
         """Whether the next step is measured."""
         return self._count // TURN % 2 == 0
 
-    def compute(self, plan: Plan) -> list[Event]:
+    def compute(self, schedule: Schedule) -> list[Event]:
         """The engine's own, with the time since the last one noted, but where the turn has just changed."""
         now = time.perf_counter()
-        if self._count % TURN > 1 and plan.decode_tokens:
+        if self._count % TURN > 1 and schedule.decode_tokens:
             self.intervals[self.on].append(now - self._began)
         self._began = now
         self._count += 1
-        return self._compute(plan)
+        return self._compute(schedule)
 
 
 def plain(engine: Engine) -> Report:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from v4_core.config import C4, ModelConfig
-from v4_engine.batch import DenseEntries, Group, ScannedEntries, Step, Windows
+from v4_engine.batch import DenseEntries, Group, ScannedEntries, StepInputs, Windows
 from v4_engine.kernels import Kernels
 from v4_engine.params import Compressor, Layer
 from v4_engine.stores import CacheMemory, RowStore
@@ -36,7 +36,7 @@ class Attention:
     kernels: Kernels
     memory: CacheMemory
 
-    def __call__(self, layer_index: int, layer: Layer, x: Tensor, step: Step, turns: Turns) -> Tensor:
+    def __call__(self, layer_index: int, layer: Layer, x: Tensor, inputs: StepInputs, turns: Turns) -> Tensor:
         """Normed input x [S, D] -> output [S, D]; reads and writes the cache."""
         c, k = self.config, self.kernels
         acc = layer.kv_norm.dtype
@@ -51,31 +51,33 @@ class Attention:
         kv = k.rotate(k.rms_norm(kv, layer.kv_norm, c.rms_norm_eps), *turns.tokens)
 
         raw = self.memory.raw[layer_index]
-        rows = torch.cat((raw.read(step.raw_old_row, kv.dtype), raw.round(kv)))
-        raw.write(step.raw_write_row, rows[step.raw_write_from])
+        rows = torch.cat((raw.read(inputs.raw_old_row, kv.dtype), raw.round(kv)))
+        raw.write(inputs.raw_write_row, rows[inputs.raw_write_from])
         if layer.state_proj is not None:
-            self._compress(layer_index, layer, x.to(acc) @ layer.state_proj.T, step, turns)
+            self._compress(layer_index, layer, x.to(acc) @ layer.state_proj.T, inputs, turns)
         index_query = None
         if layer.ratio == C4:
             index_query = k.rotate(queries[:, heads:].to(acc).unflatten(1, (c.index_heads, c.index_dim)), cos, sin)
             index_weight = index_weight.to(acc) * (c.index_dim * c.index_heads) ** -0.5
-        outs = [self._group(layer_index, layer, group, query, rows, index_query, index_weight) for group in step.groups]
+        outs = [
+            self._group(layer_index, layer, group, query, rows, index_query, index_weight) for group in inputs.groups
+        ]
         out = k.rotate(torch.cat(outs) if len(outs) > 1 else outs[0], cos, -sin).to(x.dtype)
         grouped = out.view(x.shape[0], c.o_groups, -1).transpose(0, 1)
         mixed = torch.bmm(grouped, layer.wo_a.transpose(1, 2)).transpose(0, 1)
         return F.linear(mixed.flatten(1), layer.wo_b)
 
-    def _compress(self, index: int, layer: Layer, states: Tensor, step: Step, turns: Turns) -> None:
+    def _compress(self, index: int, layer: Layer, states: Tensor, inputs: StepInputs, turns: Turns) -> None:
         memory, d = self.memory, self.config.head_dim
         assert layer.compressor is not None
         if layer.indexer is None:
-            args = (states, step.c128, memory.states[index], memory.entries[index], turns.c128)
+            args = (states, inputs.c128, memory.states[index], memory.entries[index], turns.c128)
             self._close(layer.compressor, *args)
             return
         main, key = states.split([4 * d, states.shape[1] - 4 * d], dim=-1)
-        args = (main, step.c4, memory.states[index], memory.entries[index], turns.c4)
+        args = (main, inputs.c4, memory.states[index], memory.entries[index], turns.c4)
         self._close(layer.compressor, *args)
-        args = (key, step.index, memory.index_states[index], memory.index_keys[index], turns.c4)
+        args = (key, inputs.index, memory.index_states[index], memory.index_keys[index], turns.c4)
         self._close(layer.indexer, *args)
 
     def _close(

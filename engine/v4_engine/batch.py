@@ -88,7 +88,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepInputs:
     """All index tensors of one step on one device."""
 
     ids: Tensor  # [S]
@@ -109,8 +109,8 @@ def ragged(counts: Ints) -> tuple[Ints, Ints]:
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-class StepPlanner:
-    """Plans steps over one cache geometry."""
+class StepInputsBuilder:
+    """Builds the inputs of steps over one cache geometry."""
 
     def __init__(self, geometry: CacheGeometry, device: torch.device) -> None:
         g, self._device = geometry, device
@@ -124,7 +124,7 @@ class StepPlanner:
         self._entry_stride = g.slab_bytes // g.entry_row.parts[0]
         self._key_stride = g.slab_bytes // g.index_row.parts[0]
 
-    def plan(self, slices: Sequence[Slice]) -> Step:
+    def build(self, slices: Sequence[Slice]) -> StepInputs:
         """Index tensors of a step of these slices. Slices of one token come first in token order."""
         order = sorted(range(len(slices)), key=lambda i: _group_of(slices[i]))
         batch = _Batch([slices[i] for i in order])
@@ -135,7 +135,7 @@ class StepPlanner:
         groups = np.array([_group_of(slices[i]) for i in order])
         edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(slices)]
         spans = [(a, b, 1 if batch.length[a] == 1 else PREFILL_TILE) for a, b in pairwise(edges)]
-        step = Step(
+        inputs = StepInputs(
             ids=_tensor(batch.ids),
             positions=_tensor(batch.position),
             raw_old_row=_tensor(raw.old_rows(self._raw)),
@@ -147,7 +147,7 @@ class StepPlanner:
             groups=tuple(self._group(batch, raw, *span) for span in spans),
             last=_tensor((batch.first + batch.length - 1)[np.argsort(order)]),
         )
-        return step if self._device.type == "cpu" else _to(step, self._device)
+        return inputs if self._device.type == "cpu" else _to(inputs, self._device)
 
     def _windows(self, b: "_Batch", ratio: int, ring: "_Ring | None", stride: int) -> Windows:
         if ring is None:
@@ -338,7 +338,7 @@ def _tensor(values: Ints) -> Tensor:
 
 
 def _to(value: Any, device: torch.device) -> Any:
-    """A plan with all its tensors on `device`."""
+    """StepInputs with all their tensors on `device`."""
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if isinstance(value, tuple):

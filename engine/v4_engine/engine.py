@@ -10,14 +10,14 @@ import torch
 
 from v4_core.config import ModelConfig
 from v4_core.errors import RequestError
-from v4_engine.batch import Slice, StepPlanner
+from v4_engine.batch import Slice, StepInputsBuilder
 from v4_engine.counts import Counts
 from v4_engine.errors import CapacityError
 from v4_engine.model import V4Model
 from v4_engine.params import Params
 from v4_engine.pool import SlotPool
 from v4_engine.sampler import Draw, Drawn, TokenHistory, penalised, sample
-from v4_engine.scheduler import Limits, Plan, Scheduler
+from v4_engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from v4_engine.sequence import Finish, Key, Request, Sequence
 from v4_engine.stores import CacheMemory
 
@@ -76,21 +76,26 @@ class Engine:
     """The model, its cache and its sequences."""
 
     def __init__(
-        self, config: ModelConfig, params: Params, memory: CacheMemory, limits: Limits, poison: bool = False
+        self,
+        config: ModelConfig,
+        params: Params,
+        memory: CacheMemory,
+        scheduling: SchedulerConfig,
+        poison: bool = False,
     ) -> None:
         geometry = memory.geometry
         room = memory.slots - geometry.least_slots(0)
-        if room < geometry.slots(limits.max_model_len):
+        if room < geometry.slots(scheduling.max_model_len):
             raise CapacityError(
                 f"{memory.slots} cache slots hold sequences of {max(0, room) * 256} tokens, not of "
-                f"{limits.max_model_len}: give the cache more memory or lower max_model_len"
+                f"{scheduling.max_model_len}: give the cache more memory or lower max_model_len"
             )
-        if memory.tails < limits.max_sequences + limits.scratch_tails:
+        if memory.tails < scheduling.max_sequences + scheduling.scratch_tails:
             raise CapacityError("the cache has fewer tails than sequences and captures need")
-        self.config, self.geometry, self.memory, self.limits = config, geometry, memory, limits
+        self.config, self.geometry, self.memory = config, geometry, memory
         self.pool = SlotPool(memory.slots)
-        self.scheduler = Scheduler(self.pool, limits, geometry.checkpoint_slots, config.num_layers, config.window)
-        self._planner = StepPlanner(geometry, memory.arena.device)
+        self.scheduler = Scheduler(self.pool, scheduling, geometry.checkpoint_slots, config.num_layers, config.window)
+        self._inputs = StepInputsBuilder(geometry, memory.arena.device)
         self._model = V4Model(config, params, memory)
         self._poison = poison
         if poison:
@@ -109,7 +114,7 @@ class Engine:
     def submit(self, request: Request) -> bool:
         """Queue a whole or prefill request; False if too many wait. Raises RequestError, CapacityError."""
         self._check(request)
-        if len(self.scheduler.waiting) >= self.limits.max_waiting:
+        if len(self.scheduler.waiting) >= self.scheduler.config.max_waiting:
             return False
         self.scheduler.add(request)
         return True
@@ -165,25 +170,25 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step; its events in order."""
-        plan, admitted = self.schedule()
-        return [*admitted, *self.compute(plan)]
+        schedule, admitted = self.schedule()
+        return [*admitted, *self.compute(schedule)]
 
-    def schedule(self) -> tuple[Plan, list[Event]]:
+    def schedule(self) -> tuple[Schedule, list[Event]]:
         """Share out one step, which must be computed next, and say whom it admits, before that takes its time."""
-        plan = self.scheduler.schedule()
-        return plan, [Admitted(s.request, min(s.computed, len(s.request.prompt))) for s in plan.admitted]
+        schedule = self.scheduler.schedule()
+        return schedule, [Admitted(s.request, min(s.computed, len(s.request.prompt))) for s in schedule.admitted]
 
     @torch.inference_mode()
-    def compute(self, plan: Plan) -> list[Event]:
+    def compute(self, schedule: Schedule) -> list[Event]:
         """Compute what was scheduled; its events in order."""
         events: list[Event] = []
         if self._poison:
-            self._poison_tails(plan)
-        for restore in plan.restores:  # before anything is written: a checkpoint may just have been evicted
+            self._poison_tails(schedule)
+        for restore in schedule.restores:  # before anything is written: a checkpoint may just have been evicted
             self._unpack(restore.slots, restore.tail, restore.boundary)
         if self._poison:
-            self._poison_slots(plan)
-        if not plan.work:
+            self._poison_slots(schedule)
+        if not schedule.work:
             return events
         slices = [
             Slice(
@@ -195,17 +200,17 @@ class Engine:
                 s.valid_from,
                 w.captures,
             )
-            for w in plan.work
+            for w in schedule.work
             for s in (w.sequence,)
         ]
-        logits = self._model.forward(self._planner.plan(slices))
-        self._record(plan, events)
-        ready = [(row, w.sequence) for row, w in enumerate(plan.work) if w.sequence.remaining == 0]
+        logits = self._model.forward(self._inputs.build(slices))
+        self._record(schedule, events)
+        ready = [(row, w.sequence) for row, w in enumerate(schedule.work) if w.sequence.remaining == 0]
         self._emit(logits, ready, events)
         return events
 
-    def _record(self, plan: Plan, events: list[Event]) -> None:
-        for work in plan.work:
+    def _record(self, schedule: Schedule, events: list[Event]) -> None:
+        for work in schedule.work:
             sequence = work.sequence
             wanted = set(sequence.boundaries)
             self.scheduler.record(work)
@@ -296,7 +301,7 @@ class Engine:
         finish: Finish | None = None
         if drawn.id in request.stop_ids:
             finish = "stop"
-        elif index + 1 >= request.max_tokens or len(sequence.ids) + 1 >= self.limits.max_model_len:
+        elif index + 1 >= request.max_tokens or len(sequence.ids) + 1 >= self.scheduler.config.max_model_len:
             finish = "length"
         return Token(request, choice, index, drawn, finish)
 
@@ -316,13 +321,13 @@ class Engine:
     def _unpack(self, slots: tuple[int, ...], tail: int, boundary: int) -> None:
         self.memory.unpack_tail(slots, self.geometry.tail_spans(boundary), tail)
 
-    def _poison_tails(self, plan: Plan) -> None:
-        for sequence in plan.started:
+    def _poison_tails(self, schedule: Schedule) -> None:
+        for sequence in schedule.started:
             for member in (sequence, *sequence.forks):
                 self.memory.poison_tail(_held(member))
 
-    def _poison_slots(self, plan: Plan) -> None:
-        for sequence in plan.started:
+    def _poison_slots(self, schedule: Schedule) -> None:
+        for sequence in schedule.started:
             for member in (sequence, *sequence.forks):
                 for slot in (*member.slots[member.named :], *member.rolling):
                     self.memory.poison_slot(slot)

@@ -11,7 +11,7 @@ def generate(engine: Engine, requests: Iterable[Request]) -> Iterator[Token]:
     """Run whole requests together and yield their tokens as they are drawn. Raises RequestError, EngineError."""
     for request in requests:
         if not engine.submit(request):
-            raise CapacityError(f"more than {engine.limits.max_waiting} requests at once: raise max_waiting")
+            raise CapacityError(f"more than {engine.scheduler.config.max_waiting} requests at once: raise max_waiting")
     while engine.busy:
         for event in engine.step():
             if isinstance(event, Broken):

@@ -15,7 +15,7 @@ from v4_core.geometry import CacheGeometry
 from v4_core.shards import weight_files
 from v4_engine.engine import Engine
 from v4_engine.params import build
-from v4_engine.scheduler import Limits
+from v4_engine.scheduler import SchedulerConfig
 from v4_engine.stores import CacheMemory
 from v4_engine.weights import hashed, read
 
@@ -69,8 +69,8 @@ def load_engine(path: Path, options: EngineOptions, progress: Callable[[int, int
     digests: dict[str, TensorDigest] = {}
     tensors = hashed(read(config, weight_files(path), progress), digests)
     params = build(config, tensors, _DTYPES[dtype], device)
-    memory, limits = _allocate(geometry, options, device)
-    engine = Engine(config, params, memory, limits)
+    memory, scheduling = _allocate(geometry, options, device)
+    engine = Engine(config, params, memory, scheduling)
     return Loaded(engine, fingerprint(config, geometry, CHOICES | {"compute": dtype}, digests))
 
 
@@ -80,19 +80,19 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple[CacheMemory, Limits]:
-    tails = o.max_sequences + Limits.scratch_tails
+def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple[CacheMemory, SchedulerConfig]:
+    tails = o.max_sequences + SchedulerConfig.scratch_tails
     least = g.least_slots(o.max_model_len or _LEAST_TOKENS) * g.slab_bytes + tails * g.tail_bytes
     size = o.cache_bytes or _own_choice(device, least)
     slots = o.slots or (size - tails * g.tail_bytes) // g.slab_bytes
-    limits = Limits(
+    scheduling = SchedulerConfig(
         max_sequences=o.max_sequences,
         chunk_tokens=o.chunk_tokens,
         max_waiting=o.max_waiting,
         max_model_len=_max_model_len(g, o, slots, size),
         checkpoint_every=o.checkpoint_every,
     )
-    return _memory(g, slots, tails, device), limits
+    return _memory(g, slots, tails, device), scheduling
 
 
 def _max_model_len(g: CacheGeometry, o: EngineOptions, slots: int, size: int) -> int:
@@ -118,7 +118,7 @@ def _too_few_slots(g: CacheGeometry, slots: int, length: int) -> str:
 
 def _too_few_bytes(g: CacheGeometry, o: EngineOptions, size: int, length: int) -> str:
     blocks, checkpoint = g.least_slots(length) * g.slab_bytes, g.checkpoint_slots * g.slab_bytes
-    tails = (o.max_sequences + Limits.scratch_tails) * g.tail_bytes
+    tails = (o.max_sequences + SchedulerConfig.scratch_tails) * g.tail_bytes
     shorter = " or max_model_len" if length > _LEAST_TOKENS else ""
     return (
         f"{size} B of cache memory cannot hold one sequence of {length} tokens beside {o.max_sequences} tails: that "

@@ -21,7 +21,7 @@ from v4_engine.sequence import Key, Request, Sequence
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchedulerConfig:
     """What one engine may hold and do at once."""
 
     max_sequences: int = 16  # live tails
@@ -67,7 +67,7 @@ class Restore:
 
 
 @dataclass
-class Plan:
+class Schedule:
     """What the engine does in one step, in this order."""
 
     admitted: list[Sequence] = field(default_factory=list)  # for the first time
@@ -81,15 +81,17 @@ class Plan:
 class Scheduler:
     """Sequences of one engine: waiting, running, arriving by transfer, parked."""
 
-    def __init__(self, pool: SlotPool, limits: Limits, checkpoint_slots: int, layers: int, window: int) -> None:
-        self.pool, self.limits = pool, limits
+    def __init__(
+        self, pool: SlotPool, config: SchedulerConfig, checkpoint_slots: int, layers: int, window: int
+    ) -> None:
+        self.pool, self.config = pool, config
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.arriving: dict[Key, Sequence] = {}
         self.parked: dict[Key, Sequence] = {}
         self.stuck = False  # the first waiting sequence did not fit, and nothing was given back since
         self._checkpoint_slots, self._layers, self._window = checkpoint_slots, layers, window
-        self._tails = list(range(limits.max_sequences - 1, -1, -1))
+        self._tails = list(range(config.max_sequences - 1, -1, -1))
 
     @property
     def counts(self) -> Counts:
@@ -114,17 +116,17 @@ class Scheduler:
 
     def check_fits(self, request: Request) -> None:
         """Raise CapacityError, naming the limit, if an empty engine could not hold the request."""
-        if request.tokens >= self.limits.max_model_len:
+        if request.tokens >= self.config.max_model_len:
             raise CapacityError(
                 f"the prompt has {request.tokens} tokens, prompt and output together may have "
-                f"{self.limits.max_model_len}: shorten the prompt to {self.limits.max_model_len - 1} or less"
+                f"{self.config.max_model_len}: shorten the prompt to {self.config.max_model_len - 1} or less"
             )
         decodes = request.phase != "prefill"
         need = self._need(request.tokens, 0, decodes, request.n - 1 if decodes else 0)
-        if need > self.pool.total or (decodes and request.n > self.limits.max_sequences):
+        if need > self.pool.total or (decodes and request.n > self.config.max_sequences):
             raise CapacityError(
                 f"n={request.n} of {request.tokens} tokens needs {need} cache slots and {request.n} tails, this worker "
-                f"has {self.pool.total} and {self.limits.max_sequences}: ask for fewer choices"
+                f"has {self.pool.total} and {self.config.max_sequences}: ask for fewer choices"
             )
 
     def reserve(self, request: Request) -> Sequence | None:
@@ -199,24 +201,24 @@ class Scheduler:
             self._release(sequence)
         return bool(found) or len(self.waiting) < before
 
-    def schedule(self) -> Plan:
+    def schedule(self) -> Schedule:
         """Admit what fits and share out one step."""
-        plan = Plan()
+        schedule = Schedule()
         for sequence in list(self.running):
             if sequence.tail is not None and sequence.remaining == 1:
                 self._grow(sequence)
-        self._admit(plan)
-        plan.work = [Work(s, 1) for s in self.running if s.remaining == 1]
-        budget = self.limits.chunk_tokens - len(plan.work)
-        scratch = list(range(self.limits.max_sequences, self.limits.max_sequences + self.limits.scratch_tails))
+        self._admit(schedule)
+        schedule.work = [Work(s, 1) for s in self.running if s.remaining == 1]
+        budget = self.config.chunk_tokens - len(schedule.work)
+        scratch = list(range(self.config.max_sequences, self.config.max_sequences + self.config.scratch_tails))
         for sequence in self.running:
             if sequence.remaining > 1 and budget > 0:
                 work = _chunk(sequence, min(budget, sequence.remaining), scratch)
                 budget -= work.count
-                plan.work.append(work)
-        plan.prefill_tokens = sum(work.count for work in plan.work if work.of_prompt)
-        plan.decode_tokens = sum(work.count for work in plan.work) - plan.prefill_tokens
-        return plan
+                schedule.work.append(work)
+        schedule.prefill_tokens = sum(work.count for work in schedule.work if work.of_prompt)
+        schedule.decode_tokens = sum(work.count for work in schedule.work) - schedule.prefill_tokens
+        return schedule
 
     def record(self, work: Work) -> None:
         """The tokens of `work` were computed: name the blocks that they completed."""
@@ -248,7 +250,7 @@ class Scheduler:
             owned += sequence.rolling
             tails += [] if sequence.tail is None else [sequence.tail]
         self.pool.check_integrity(owned)
-        if sorted(tails) != list(range(self.limits.max_sequences)):
+        if sorted(tails) != list(range(self.config.max_sequences)):
             raise IntegrityError(f"tails are lost or held twice: {sorted(tails)}")
 
     def _need(self, tokens: int, shared: int, grows: bool, forks: int) -> int:
@@ -261,7 +263,7 @@ class Scheduler:
         growth = 1 + self._checkpoint_slots if grows else 0
         return blocks + growth + forks * (growth + (tokens % BLOCK_TOKENS > 0))
 
-    def _admit(self, plan: Plan) -> None:
+    def _admit(self, schedule: Schedule) -> None:
         if self.stuck:
             return
         for sequence in list(self.waiting):
@@ -269,16 +271,16 @@ class Scheduler:
             depth = self.pool.tree.match(names)
             if depth < len(names) and self._computing(names[depth], depth):
                 continue
-            if not self._start(sequence, depth, plan):
+            if not self._start(sequence, depth, schedule):
                 self.stuck = True
                 return
             self.waiting.remove(sequence)
             self.running.append(sequence)
             if not sequence.admitted:
                 sequence.admitted = True
-                plan.admitted.append(sequence)
+                schedule.admitted.append(sequence)
                 self._count_prefix(sequence, names, depth)
-            plan.started.append(sequence)
+            schedule.started.append(sequence)
 
     def _count_prefix(self, sequence: Sequence, names: list[bytes], depth: int) -> None:
         """Count the tokens of a prompt that was given memory, by what was here of them."""
@@ -290,8 +292,8 @@ class Scheduler:
         """Whether a running prompt is about to complete this block."""
         return any(r.named <= depth < len(r.names) and r.names[depth] == name and r.remaining > 1 for r in self.running)
 
-    def _start(self, sequence: Sequence, depth: int, plan: Plan) -> bool:
-        tree, limits = self.pool.tree, self.limits
+    def _start(self, sequence: Sequence, depth: int, schedule: Schedule) -> bool:
+        tree, config = self.pool.tree, self.config
         saved = tree.resumable(sequence.names, depth)
         packed = tree.nodes[sequence.names[saved - 1]].checkpoint if saved else None
         if not self._take(sequence, depth, "prompt"):
@@ -300,12 +302,12 @@ class Scheduler:
         sequence.computed, sequence.write_from, sequence.valid_from = begin.start, begin.write_from, begin.valid_from
         leaves = depth > saved and tree.nodes[sequence.names[depth - 1]].children > 0
         junction = depth * BLOCK_TOKENS if leaves else None
-        wanted = checkpoint_boundaries(len(sequence.ids), begin.exact_from, junction, limits.checkpoint_every)
+        wanted = checkpoint_boundaries(len(sequence.ids), begin.exact_from, junction, config.checkpoint_every)
         sequence.boundaries = [b for b in wanted if not self._has_checkpoint(sequence, b)]
         if begin.restore:
             assert packed is not None
             assert sequence.tail is not None
-            plan.restores.append(Restore(packed, begin.start, sequence.tail))
+            schedule.restores.append(Restore(packed, begin.start, sequence.tail))
         return True
 
     def _has_checkpoint(self, sequence: Sequence, boundary: int) -> bool:

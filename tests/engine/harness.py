@@ -17,7 +17,7 @@ from v4_core.geometry import CacheGeometry
 from v4_core.sampling import Sampling
 from v4_engine.engine import Admitted, Engine, Event, Parked, Token
 from v4_engine.params import Params, build
-from v4_engine.scheduler import Limits
+from v4_engine.scheduler import SchedulerConfig
 from v4_engine.sequence import Key, Phase, Request
 from v4_engine.stores import CacheMemory
 
@@ -41,15 +41,17 @@ def make_engine(
     slots: int = 64,
     slack: int = 0,
     seed: int = 0,
-    **limits: int,
+    **scheduling: int,
 ) -> Engine:
     """A poisoned engine over the tiny random model."""
     config = config or tiny_config()
     params = weights(config, compute, seed)
-    bounds = Limits(**({"max_sequences": 6, "max_model_len": 8192, "chunk_tokens": 512} | limits))
+    scheduler_config = SchedulerConfig(
+        **({"max_sequences": 6, "max_model_len": 8192, "chunk_tokens": 512} | scheduling)
+    )
     geometry = CacheGeometry(config, storage, storage, slack)
-    memory = CacheMemory(geometry, slots, bounds.max_sequences + bounds.scratch_tails, CPU)
-    return Engine(config, params, memory, bounds, poison=True)
+    memory = CacheMemory(geometry, slots, scheduler_config.max_sequences + scheduler_config.scratch_tails, CPU)
+    return Engine(config, params, memory, scheduler_config, poison=True)
 
 
 def damage(engine: Engine) -> None:

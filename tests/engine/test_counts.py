@@ -9,7 +9,7 @@ from tests.engine.harness import GREEDY, Run, damage, make_engine, prompt, reque
 from tests.engine.test_scheduler import CHECKPOINT, ask, drain
 from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
 from v4_engine.pool import SlotPool
-from v4_engine.scheduler import Limits, Scheduler
+from v4_engine.scheduler import Scheduler, SchedulerConfig
 from v4_engine.sequence import Request
 
 REPLAY = 400  # more than one block
@@ -18,8 +18,8 @@ SLOTS = 14
 
 def small() -> Scheduler:
     """Few slots, and a model that replays REPLAY tokens."""
-    limits = Limits(max_sequences=4, max_model_len=1500, chunk_tokens=300)
-    return Scheduler(SlotPool(SLOTS), limits, CHECKPOINT, layers=4, window=1 + REPLAY // 4)
+    config = SchedulerConfig(max_sequences=4, max_model_len=1500, chunk_tokens=300)
+    return Scheduler(SlotPool(SLOTS), config, CHECKPOINT, layers=4, window=1 + REPLAY // 4)
 
 
 def prefill(scheduler: Scheduler, new: Request) -> None:
@@ -128,9 +128,9 @@ def test_steps_say_what_they_compute() -> None:
     while engine.busy:
         if len(steps) == 2:
             engine.submit(request(prompt(40, seed=5), "second", "prefill", sampling=GREEDY))
-        plan, admitted = engine.schedule()
-        steps.append((len(admitted), plan.prefill_tokens, plan.decode_tokens))
-        engine.compute(plan)
+        schedule, admitted = engine.schedule()
+        steps.append((len(admitted), schedule.prefill_tokens, schedule.decode_tokens))
+        engine.compute(schedule)
     assert steps == [(1, 256, 0), (0, 44, 0), (1, 40, 2), (0, 0, 2)]
     assert engine.counts.prefill_tokens == 340
     assert engine.counts.drawn_tokens == 2 * 3 + 1

@@ -33,7 +33,7 @@ def test_slots_are_allocated_as_asked(model: Path) -> None:
     engine = load_engine(model, options(slots=40)).engine
     assert engine.memory.slots == engine.pool.total == 40
     assert engine.memory.arena.nbytes == 40 * engine.geometry.slab_bytes
-    assert engine.limits.max_model_len == (40 - engine.geometry.checkpoint_slots - 1) * 256
+    assert engine.scheduler.config.max_model_len == (40 - engine.geometry.checkpoint_slots - 1) * 256
 
 
 def test_too_few_slots_say_how_many_it_takes(model: Path) -> None:
@@ -49,7 +49,9 @@ def test_too_few_bytes_say_how_many_it_takes(model: Path) -> None:
     with pytest.raises(ConfigError, match="raise memory") as found:
         load_engine(model, options(cache_bytes=1000, max_model_len=2000))
     least = int(str(found.value).partition("that takes ")[2].partition(" B")[0])
-    assert load_engine(model, options(cache_bytes=least, max_model_len=2000)).engine.limits.max_model_len == 2000
+    assert (
+        load_engine(model, options(cache_bytes=least, max_model_len=2000)).engine.scheduler.config.max_model_len == 2000
+    )
 
 
 @pytest.mark.parametrize("size", [1 << 55, 1 << 80])
@@ -71,7 +73,7 @@ def test_too_few_slots_of_tiny_blocks_say_that_a_checkpoint_takes_them(tmp_path:
         "40 slots of 128 B cannot hold one sequence of 2 tokens: that takes 82, of which 80 are for a checkpoint; "
         "raise slots, or give memory instead"
     )
-    assert load_engine(path, options(slots=82)).engine.limits.max_model_len == 256
+    assert load_engine(path, options(slots=82)).engine.scheduler.config.max_model_len == 256
 
 
 def test_too_few_bytes_say_what_takes_them(model: Path) -> None:
@@ -86,7 +88,7 @@ def test_a_cache_of_no_asked_size_holds_a_sequence_however_large_tails_and_check
     monkeypatch.setattr(loading, "_CPU_CACHE_BYTES", 50_000)  # less than one tail, as 1 GiB is for large models
     for path in (model, tiny_blocks(tmp_path)):
         engine = load_engine(path, options(max_model_len=length)).engine
-        assert engine.limits.max_model_len == (length or 256)
+        assert engine.scheduler.config.max_model_len == (length or 256)
         ((*output,),) = output_ids(engine, Request(("r", 0), "whole", [5] * 200, max_tokens=3))
         assert len(output) == 3
 

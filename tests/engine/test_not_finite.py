@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.engine.harness import make_engine, prompt, request
-from v4_engine.batch import Step
+from v4_engine.batch import StepInputs
 from v4_engine.engine import Broken, Token
 from v4_engine.kernels import Kernels, cpu, reference
 
@@ -192,9 +192,9 @@ def test_a_request_whose_logits_are_not_finite_fails_alone_and_leaves_nothing(
     engine = make_engine()
     forward = engine._model.forward
 
-    def damaged(step: Step) -> Tensor:
-        logits = forward(step)
-        logits[step.positions[step.last] == 299, 5] = value
+    def damaged(inputs: StepInputs) -> Tensor:
+        logits = forward(inputs)
+        logits[inputs.positions[inputs.last] == 299, 5] = value
         return logits
 
     monkeypatch.setattr(engine._model, "forward", damaged)

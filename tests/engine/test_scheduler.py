@@ -8,16 +8,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from v4_core.errors import ConfigError
 from v4_engine.errors import CapacityError, IntegrityError
 from v4_engine.pool import SlotPool
-from v4_engine.scheduler import Limits, Plan, Scheduler
+from v4_engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from v4_engine.sequence import Phase, Request, Sequence
 
 CHECKPOINT = 2
 
 
-def make(slots: int = 14, sequences: int = 4, length: int = 1500, **limits: int) -> Scheduler:
+def make(slots: int = 14, sequences: int = 4, length: int = 1500, **settings: int) -> Scheduler:
     """A scheduler whose checkpoints take 2 slots, of a model with a replay of 60 tokens."""
-    bounds = Limits(max_sequences=sequences, max_model_len=length, **{"chunk_tokens": 300, **limits})
-    return Scheduler(SlotPool(slots), bounds, CHECKPOINT, layers=4, window=16)
+    config = SchedulerConfig(max_sequences=sequences, max_model_len=length, **{"chunk_tokens": 300, **settings})
+    return Scheduler(SlotPool(slots), config, CHECKPOINT, layers=4, window=16)
 
 
 def ask(name: str, tokens: int, phase: Phase = "whole", n: int = 1, family: int = 0, output: int = 0) -> Request:
@@ -26,10 +26,10 @@ def ask(name: str, tokens: int, phase: Phase = "whole", n: int = 1, family: int 
     return Request((name, 0), phase, ids[:tokens], output=ids[tokens:], n=n, max_tokens=10_000)
 
 
-def step(scheduler: Scheduler) -> Plan:
+def step(scheduler: Scheduler) -> Schedule:
     """One step, as the engine does it with a model that always says 1."""
-    plan = scheduler.schedule()
-    for work in plan.work:
+    schedule = scheduler.schedule()
+    for work in schedule.work:
         sequence, wanted = work.sequence, set(work.sequence.boundaries)
         scheduler.record(work)
         for boundary in (*(b for b, _ in work.captures), *({sequence.computed} & wanted)):
@@ -40,10 +40,10 @@ def step(scheduler: Scheduler) -> Plan:
                 continue
             for member in (sequence, *scheduler.fork(sequence)):
                 member.append(1)
-                if len(member.ids) >= scheduler.limits.max_model_len:
+                if len(member.ids) >= scheduler.config.max_model_len:
                     scheduler.finish(member)
     scheduler.check_integrity()
-    return plan
+    return schedule
 
 
 def drain(scheduler: Scheduler) -> None:
@@ -63,9 +63,9 @@ def test_what_check_fits_accepts_an_empty_engine_admits_whatever_is_cached() -> 
         step(scheduler)
     scheduler.drop(("first", 0))
     scheduler.add(ask("second", 1000))
-    plan = step(scheduler)
-    assert [s.request.key[0] for s in plan.admitted] == ["second"]
-    assert plan.restores
+    schedule = step(scheduler)
+    assert [s.request.key[0] for s in schedule.admitted] == ["second"]
+    assert schedule.restores
 
 
 @pytest.mark.parametrize("phase", ["whole", "prefill"])
@@ -75,9 +75,9 @@ def test_the_same_prompt_again_starts_behind_its_complete_blocks_for_every_lengt
     for n in range(1, 1025):
         for hit in (0, 256 * ((n - 1) // 256)):
             scheduler.add(ask("r", n, phase, family=n))
-            plan = step(scheduler)
-            assert plan.prefill_tokens == n - hit
-            assert [restore.boundary for restore in plan.restores] == [hit] * (hit > 0)
+            schedule = step(scheduler)
+            assert schedule.prefill_tokens == n - hit
+            assert [restore.boundary for restore in schedule.restores] == [hit] * (hit > 0)
             assert scheduler.drop(("r", 0))
 
 
@@ -130,12 +130,12 @@ def test_an_unfinished_transfer_is_not_adopted() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits",
+    "settings",
     [{"chunk_tokens": 3}, {"max_sequences": 0}, {"max_model_len": 1}, {"scratch_tails": -1}, {"max_waiting": -1}],
 )
-def test_limits_that_cannot_work_are_refused(limits: dict[str, int]) -> None:
+def test_limits_that_cannot_work_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
-        Limits(**{"max_sequences": 4, "max_model_len": 100, "chunk_tokens": 100, **limits})
+        SchedulerConfig(**{"max_sequences": 4, "max_model_len": 100, "chunk_tokens": 100, **settings})
 
 
 class Machine(RuleBasedStateMachine):
@@ -208,12 +208,14 @@ class Machine(RuleBasedStateMachine):
     def step(self) -> None:
         """One step, counted here too."""
         before = {id(s): s.computed for s in self.scheduler.running}
-        plan = step(self.scheduler)
-        self.admitted += sum(s.request.tokens for s in plan.admitted)
-        self.computed += plan.prefill_tokens
-        assert plan.prefill_tokens + plan.decode_tokens == sum(work.count for work in plan.work)
-        singles = [w for w in plan.work if w.count == 1 and before.get(id(w.sequence), 0) >= w.sequence.request.tokens]
-        assert plan.decode_tokens == len(singles)
+        schedule = step(self.scheduler)
+        self.admitted += sum(s.request.tokens for s in schedule.admitted)
+        self.computed += schedule.prefill_tokens
+        assert schedule.prefill_tokens + schedule.decode_tokens == sum(work.count for work in schedule.work)
+        singles = [
+            w for w in schedule.work if w.count == 1 and before.get(id(w.sequence), 0) >= w.sequence.request.tokens
+        ]
+        assert schedule.decode_tokens == len(singles)
 
     @invariant()
     def books_add_up(self) -> None:
@@ -241,7 +243,7 @@ class Machine(RuleBasedStateMachine):
         assert not self.scheduler.waiting
         assert not self.scheduler.running
         assert self.scheduler.pool.available == self.scheduler.pool.total
-        assert self.scheduler.tails_free == self.scheduler.limits.max_sequences
+        assert self.scheduler.tails_free == self.scheduler.config.max_sequences
 
 
 TestMachine = Machine.TestCase

@@ -11,7 +11,7 @@ from tests.worker.cluster import until
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Admitted, Engine, Event, Token
 from v4_engine.errors import IntegrityError
-from v4_engine.scheduler import Plan
+from v4_engine.scheduler import Schedule
 from v4_worker.engine_thread import EngineThread, Report, Step
 
 
@@ -76,9 +76,9 @@ async def test_an_admission_is_told_before_its_step_is_computed() -> None:
     compute = engine.compute
     told_first: list[bool] = []
 
-    def late(plan: Plan) -> list[Event]:
-        told_first.append(not plan.admitted or reached.wait(60))
-        return compute(plan)
+    def late(schedule: Schedule) -> list[Event]:
+        told_first.append(not schedule.admitted or reached.wait(60))
+        return compute(schedule)
 
     reached = threading.Event()
     engine.compute = late  # type: ignore[method-assign]

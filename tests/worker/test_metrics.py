@@ -15,7 +15,7 @@ from tests.engine.harness import make_engine, prompt
 from tests.worker.cluster import DEADLINE, Node, start, until
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Engine, Event
-from v4_engine.scheduler import Plan
+from v4_engine.scheduler import Schedule
 from v4_worker.metrics import WorkerMetrics
 from v4_worker.monitoring import monitoring
 
@@ -94,10 +94,10 @@ def paused(engine: Engine, steps: int) -> Iterator[threading.Event]:
     """The engine computes so many steps, and the next one only when the event is set, or at the end."""
     compute, taken, go_on = engine.compute, itertools.count(), threading.Event()
 
-    def wait(plan: Plan) -> list[Event]:
+    def wait(schedule: Schedule) -> list[Event]:
         if next(taken) >= steps:
             go_on.wait()
-        return compute(plan)
+        return compute(schedule)
 
     engine.compute = wait  # type: ignore[method-assign]
     try:

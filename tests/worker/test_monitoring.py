@@ -167,7 +167,7 @@ async def test_an_engine_that_fails_ends_it(process: Process, monkeypatch: pytes
     async with process.running() as task:
         process.loading.set()
         await process.until("/ready", 200)
-        monkeypatch.setattr(process.engine, "compute", lambda plan: 1 / 0)
+        monkeypatch.setattr(process.engine, "compute", lambda schedule: 1 / 0)
         stream = Stream(f"127.0.0.1:{process.port}")
         stream.send(start(prompt(40), pb.WHOLE))
         with pytest.raises(WorkerError, match="engine failed"):

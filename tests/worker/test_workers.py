@@ -14,7 +14,7 @@ from tests.tiny import tiny_config
 from tests.worker.cluster import Node, offline, start, until
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.scheduler import Limits
+from v4_engine.scheduler import SchedulerConfig
 from v4_worker import worker as worker_module
 
 
@@ -299,10 +299,10 @@ async def test_ten_cancelled_long_prefills_delay_a_short_request_by_at_most_one_
         node.cancel(f"long{i}")
     steps: list[int] = []
     engine = await node.worker.engine.call(lambda engine: engine)
-    plan = engine.scheduler.schedule
+    schedule = engine.scheduler.schedule
 
     def counting():  # type: ignore[no-untyped-def]
-        made = plan()
+        made = schedule()
         steps.append(sum(work.count for work in made.work))
         return made
 
@@ -414,7 +414,7 @@ async def test_describe_tells_what_routers_need() -> None:
     assert info.load.tails_total == node.worker.engine_limits.max_sequences, "known before anything ran"
     assert (info.format, info.index_format, info.lease_seconds) == ("fp64", "fp64", 7.5)
     geometry = node.worker.memory.geometry
-    tails = info.load.tails_total + Limits.scratch_tails
+    tails = info.load.tails_total + SchedulerConfig.scratch_tails
     assert info.cache_bytes == info.load.slots_total * geometry.slab_bytes + tails * geometry.tail_bytes
     await node.stop()
 

@@ -98,12 +98,12 @@ class EngineThread:
 
     def _step(self) -> None:
         began = time.monotonic()
-        plan, admitted = self._engine.schedule()
+        schedule, admitted = self._engine.schedule()
         if admitted:  # a router must not hear of it only when the step is over
             self._report(admitted)
-        events = self._engine.compute(plan)
+        events = self._engine.compute(schedule)
         seconds = time.monotonic() - began
-        self._report(events, Step(plan.prefill_tokens, plan.decode_tokens, seconds) if plan.work else None)
+        self._report(events, Step(schedule.prefill_tokens, schedule.decode_tokens, seconds) if schedule.work else None)
 
     def _report(self, events: list[Event], step: Step | None = None) -> None:
         self._post(self._on_report, report_of(self._engine, events, step))
@@ -150,8 +150,8 @@ def load_of(engine: Engine) -> pb.Load:
         slots_evictable=pool.tree.evictable,
         blocks_used=pool.total - pool.available,
         checkpoint_slots_used=pool.tree.checkpoint_slots,
-        tails_total=engine.limits.max_sequences,
-        tails_used=engine.limits.max_sequences - scheduler.tails_free,
+        tails_total=scheduler.config.max_sequences,
+        tails_used=scheduler.config.max_sequences - scheduler.tails_free,
         preemptions=engine.counts.preemptions,
     )
 

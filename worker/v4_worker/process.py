@@ -160,7 +160,7 @@ def _warm_up(loaded: Loaded, check_stop: Callable[[], None]) -> None:
     """
     log.info("warming up (the first start on a machine compiles operators)")
     engine = loaded.engine
-    length = min(4 * (engine.config.index_topk + 2), engine.limits.max_model_len - 2)
+    length = min(4 * (engine.config.index_topk + 2), engine.scheduler.config.max_model_len - 2)
     prompt = [engine.config.bos_token_id] * max(1, length)
     request = Request(("warm-up", 0), "whole", prompt, max_tokens=2, sampling=Sampling(temperature=0))
     engine.submit(request)

@@ -60,7 +60,7 @@ class Worker:
         self.config, self.role, self.fingerprint = config, role, loaded.fingerprint
         self.instance = uuid.uuid4().hex
         self.tokenizer = tokenizer_digest(config.model)
-        self.model, self.engine_limits = engine.config, engine.limits
+        self.model, self.engine_limits = engine.config, engine.scheduler.config
         self.token = token
         self.tracing = tracing
         self.address = ""  # once it is served
