@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from v4_router import request_log
-from v4_router.api import ENDPOINTS, TENANT, error_response, request_id
+from v4_router.api import API_ROUTES, TENANT, error_response, request_id
 from v4_router.errors import Unauthorized
 from v4_router.keys import KeyRing
 from v4_router.metrics import OTHER, Metrics
@@ -38,7 +38,7 @@ class Access:
         timing = Timing(self._metrics, time.perf_counter)
         error = Unauthorized("no known API key: send the header `Authorization: Bearer KEY`")
         name, outcome = request_id(Headers(scope=scope)), str(error.status)
-        endpoint = ENDPOINTS.get(scope["path"], OTHER)
+        endpoint = API_ROUTES.get(scope["path"], OTHER)
         try:
             await error_response(error, name)(scope, receive, send)
         finally:

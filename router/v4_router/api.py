@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 64 << 20  # a million token ids are 8 MB
 _BODY_SECONDS = 60.0  # for a body to arrive
 _LAST_WORD_SECONDS = 1.0  # beyond the deadline, to write why an answer ends to a client that may not read
-ENDPOINTS: dict[str, Literal["completions", "chat"]] = {  # by path
+API_ROUTES: dict[str, Literal["completions", "chat"]] = {  # by path
     "/v1/completions": "completions",
     "/v1/chat/completions": "chat",
 }
@@ -61,7 +61,7 @@ def error_response(error: RouterError, request_id: str) -> Response:
     return Response(dumps(error.body()), error.status, headers, "application/json")
 
 
-class Endpoint:
+class ApiRoute:
     """One of the two interfaces."""
 
     def __init__(self, router: Router, name: Literal["completions", "chat"]) -> None:

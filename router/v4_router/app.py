@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from v4_router.access import Access
-from v4_router.api import ENDPOINTS, Endpoint
+from v4_router.api import API_ROUTES, ApiRoute
 from v4_router.errors import InternalError, RouterError, Unavailable, UnknownModel
 from v4_router.facts import facts
 from v4_router.page import PAGE, PAGE_HEADERS
@@ -26,7 +26,7 @@ def build_app(router: Router) -> ASGIApp:
     plain = _Plain(router)
     app = Starlette(
         routes=[
-            *(Route(path, Endpoint(router, name), methods=["POST"]) for path, name in ENDPOINTS.items()),
+            *(Route(path, ApiRoute(router, name), methods=["POST"]) for path, name in API_ROUTES.items()),
             Route("/v1/models", plain.models),
             Route("/v1/models/{name:path}", plain.model),
             *_watched(plain),

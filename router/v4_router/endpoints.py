@@ -11,7 +11,7 @@ from v4_core.kubernetes import REVISION_LABEL, WORKER_PORTS, WorkerRole
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class WorkerEndpoint:
     """One worker as discovery knows it. Outside Kubernetes there is no pod: always ready, never leaving."""
 
     address: str  # host:port
@@ -24,12 +24,12 @@ class Endpoint:
     created: str = ""  # the pod's creation, RFC 3339 in UTC
 
 
-def listed(prefill: Sequence[str], decode: Sequence[str]) -> tuple[Endpoint, ...]:
+def listed(prefill: Sequence[str], decode: Sequence[str]) -> tuple[WorkerEndpoint, ...]:
     """Workers at addresses that somebody wrote down."""
-    return (*(Endpoint(a, "prefill") for a in prefill), *(Endpoint(a, "decode") for a in decode))
+    return (*(WorkerEndpoint(a, "prefill") for a in prefill), *(WorkerEndpoint(a, "decode") for a in decode))
 
 
-def of_pod(pod: Mapping[str, Any]) -> tuple[Endpoint, ...]:
+def of_pod(pod: Mapping[str, Any]) -> tuple[WorkerEndpoint, ...]:
     """The workers of a pod, in the API's JSON: one for each container port that is named like a role.
 
     None before it has an address and after its containers have ended.
@@ -41,7 +41,7 @@ def of_pod(pod: Mapping[str, Any]) -> tuple[Endpoint, ...]:
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
     return tuple(
-        Endpoint(
+        WorkerEndpoint(
             address=f"{f'[{ip}]' if ':' in ip else ip}:{port['containerPort']}",
             role=role,
             revision=(meta.get("labels") or {}).get(REVISION_LABEL, ""),
@@ -57,9 +57,9 @@ def of_pod(pod: Mapping[str, Any]) -> tuple[Endpoint, ...]:
     )
 
 
-def by_address(endpoints: Iterable[Endpoint]) -> dict[str, Endpoint]:
+def by_address(endpoints: Iterable[WorkerEndpoint]) -> dict[str, WorkerEndpoint]:
     """One endpoint per address: of two pods that claim it, the one that stays, else the newer one."""
-    result: dict[str, Endpoint] = {}
+    result: dict[str, WorkerEndpoint] = {}
     for endpoint in sorted(endpoints, key=lambda e: (not e.leaving, e.created)):
         result[endpoint.address] = endpoint
     return result

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from v4_core.blocks import BLOCK_TOKENS, hit_limit
 from v4_core.token import TokenFile
 from v4_router.background import Background
-from v4_router.endpoints import Endpoint, by_address
+from v4_router.endpoints import WorkerEndpoint, by_address
 from v4_router.errors import Unavailable
 from v4_router.placement import Placement, place
 from v4_router.policy import Policy
@@ -45,7 +45,7 @@ class Fleet:
         # Flows whose caches wait for room on a decode worker, the longest waiting first.
         self.line: dict[Flow, None] = {}
 
-    def update(self, endpoints: Iterable[Endpoint]) -> None:
+    def update(self, endpoints: Iterable[WorkerEndpoint]) -> None:
         """These are the workers now. Who is no longer listed gets no new leg; what runs there goes on."""
         listed = by_address(endpoints)
         for address, link in list(self.links.items()):

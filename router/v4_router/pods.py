@@ -23,7 +23,7 @@ from kubernetes.aio import client, config
 
 from v4_core.errors import ConfigError
 from v4_core.kubernetes import DEPLOYMENT_LABEL
-from v4_router.endpoints import Endpoint, of_pod
+from v4_router.endpoints import WorkerEndpoint, of_pod
 
 log = logging.getLogger(__name__)
 
@@ -58,18 +58,20 @@ class PodWatch:
     """Follows the pods with a deployment's label; `tell` hears of all their workers at every change."""
 
     def __init__(
-        self, api: client.ApiClient, namespace: str, deployment: str, tell: Callable[[Iterable[Endpoint]], None]
+        self, api: client.ApiClient, namespace: str, deployment: str, tell: Callable[[Iterable[WorkerEndpoint]], None]
     ) -> None:
         self._api = api
         self._namespace, self._selector = namespace, f"{DEPLOYMENT_LABEL}={deployment}"
         self._tell = tell
-        self._pods: dict[str, tuple[Endpoint, ...]] = {}  # by uid
+        self._pods: dict[str, tuple[WorkerEndpoint, ...]] = {}  # by uid
         self._failing_since: float | None = None  # by the loop's clock; None once all were listed
         self._error = ""  # that was logged last; empty once a watch told something
         self._refused = False  # the last try, for its credentials
 
     @classmethod
-    async def connect(cls, namespace: str, deployment: str, tell: Callable[[Iterable[Endpoint]], None]) -> "PodWatch":
+    async def connect(
+        cls, namespace: str, deployment: str, tell: Callable[[Iterable[WorkerEndpoint]], None]
+    ) -> "PodWatch":
         """With the credentials of this pod, or of the file that KUBECONFIG names. Raises ConfigError without either."""
         settings = client.Configuration()
         await _read_credentials(settings)

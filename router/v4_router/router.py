@@ -15,7 +15,7 @@ from v4_core.tracing import Tracing
 from v4_router.background import Background
 from v4_router.chat import BOS, MARKERS, THINK_END, Mode
 from v4_router.config import RouterConfig
-from v4_router.endpoints import Endpoint, listed
+from v4_router.endpoints import WorkerEndpoint, listed
 from v4_router.exchange import Exchange
 from v4_router.facts import Recent
 from v4_router.fleet import Fleet
@@ -71,7 +71,7 @@ class Router:
         """As it is now."""
         return self.fleet.policy
 
-    def update(self, endpoints: Iterable[Endpoint]) -> None:
+    def update(self, endpoints: Iterable[WorkerEndpoint]) -> None:
         """These are the workers now."""
         self.fleet.update(endpoints)
         self.metrics.keep_revisions({link.endpoint.revision for link in self.fleet.links.values()})

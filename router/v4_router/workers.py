@@ -20,7 +20,7 @@ import grpc.aio
 from v4_core.token import TokenFile, metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as rpc
-from v4_router.endpoints import Endpoint
+from v4_router.endpoints import WorkerEndpoint
 from v4_router.pace import Pace
 from v4_router.placement import WorkerView
 from v4_router.prefix_index import PrefixIndex
@@ -62,7 +62,11 @@ class WorkerLink:
     """One worker. `run` keeps the stream up; the other methods never block and belong to the same event loop."""
 
     def __init__(
-        self, endpoint: Endpoint, connect_timeout_seconds: float, token: TokenFile | None = None, tokenizer: str = ""
+        self,
+        endpoint: WorkerEndpoint,
+        connect_timeout_seconds: float,
+        token: TokenFile | None = None,
+        tokenizer: str = "",
     ) -> None:
         """`tokenizer`: the digest that a worker's must equal, if it has one."""
         self.endpoint = endpoint  # as discovery says now; address, role and pod stay

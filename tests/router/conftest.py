@@ -20,7 +20,7 @@ from tests.router.tokenizers import write_model
 from v4_router import prober
 from v4_router.app import build_app
 from v4_router.config import RouterConfig
-from v4_router.endpoints import Endpoint
+from v4_router.endpoints import WorkerEndpoint
 from v4_router.http_protocol import BoundedHttp
 from v4_router.router import Router
 from v4_router.workers import WorkerLink
@@ -70,7 +70,7 @@ class Deployment:
 
         await until(lambda: all(map(usable, self.router.fleet.links.values())), "workers usable")
 
-    def discover(self, *endpoints: Endpoint) -> None:
+    def discover(self, *endpoints: WorkerEndpoint) -> None:
         """These are the workers now."""
         self.router.update(endpoints)
 

@@ -19,7 +19,7 @@ import grpc.aio
 from v4_core.blocks import BLOCK_TOKENS, block_names, hit_limit
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as rpc
-from v4_router.endpoints import Endpoint
+from v4_router.endpoints import WorkerEndpoint
 
 VOCAB = 400
 FIRST_ORDINARY = 7  # ids below are special tokens
@@ -143,9 +143,9 @@ class FakeWorker(rpc.WorkerServicer):
         """A new process at the same address."""
         await self.start(int(self.address.rpartition(":")[2]))
 
-    def endpoint(self, **changes: Any) -> Endpoint:
+    def endpoint(self, **changes: Any) -> WorkerEndpoint:
         """As discovery would tell of it."""
-        return Endpoint(self.address, self.role, **changes)  # type: ignore[arg-type]
+        return WorkerEndpoint(self.address, self.role, **changes)  # type: ignore[arg-type]
 
     @property
     def idle(self) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from v4_router.endpoints import Endpoint, by_address, listed, of_pod
+from v4_router.endpoints import WorkerEndpoint, by_address, listed, of_pod
 
 
 def pod(**changes: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def pod(**changes: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": {"containers": about["containers"]}, "status": status}
 
 
-WORKER = Endpoint(
+WORKER = WorkerEndpoint(
     "10.0.0.7:5102", "decode", "abc", "demo-decode-abc-x", "u1", True, False, "2026-01-01T00:00:00Z"
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ WORKER = Endpoint(
 )
 def test_a_worker(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     (found,) = of_pod(pod(**changes))
-    assert found == Endpoint(**{name: getattr(WORKER, name) for name in WORKER.__slots__} | expected)
+    assert found == WorkerEndpoint(**{name: getattr(WORKER, name) for name in WORKER.__slots__} | expected)
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_a_pod_with_one_worker_of_each_role() -> None:
 
 
 def test_of_two_pods_with_one_address_the_one_that_stays_counts() -> None:
-    old = Endpoint("a:1", "decode", uid="1", created="2026-01-01T00:00:00Z")
-    new = Endpoint("a:1", "decode", uid="2", created="2026-01-02T00:00:00Z")
-    gone = Endpoint("a:1", "decode", uid="3", created="2026-01-03T00:00:00Z", leaving=True)
+    old = WorkerEndpoint("a:1", "decode", uid="1", created="2026-01-01T00:00:00Z")
+    new = WorkerEndpoint("a:1", "decode", uid="2", created="2026-01-02T00:00:00Z")
+    gone = WorkerEndpoint("a:1", "decode", uid="3", created="2026-01-03T00:00:00Z", leaving=True)
     for order in ([old, new, gone], [gone, new, old]):
         assert by_address(order) == {"a:1": new}
     assert by_address([gone]) == {"a:1": gone}
 
 
 def test_named_workers_are_always_ready() -> None:
-    assert listed(("a:1",), ("b:2",)) == (Endpoint("a:1", "prefill"), Endpoint("b:2", "decode"))
+    assert listed(("a:1",), ("b:2",)) == (WorkerEndpoint("a:1", "prefill"), WorkerEndpoint("b:2", "decode"))

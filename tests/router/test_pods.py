@@ -11,7 +11,7 @@ from tests.router.conftest import MODEL, Deploy, until
 from tests.router.fake_api_server import FakeApiServer, api_server
 from tests.router.fake_worker import Caches, FakeWorker
 from v4_core.errors import ConfigError
-from v4_router.endpoints import Endpoint
+from v4_router.endpoints import WorkerEndpoint
 from v4_router.pods import PodWatch
 from v4_router.status import fleet_status
 
@@ -20,9 +20,9 @@ class Known:
     """What was told last."""
 
     def __init__(self) -> None:
-        self.endpoints: dict[str, Endpoint] = {}
+        self.endpoints: dict[str, WorkerEndpoint] = {}
 
-    def tell(self, endpoints: Iterable[Endpoint]) -> None:
+    def tell(self, endpoints: Iterable[WorkerEndpoint]) -> None:
         self.endpoints = {e.uid: e for e in endpoints}
 
     @property
@@ -61,7 +61,7 @@ async def known(server: FakeApiServer) -> AsyncIterator[Known]:
 async def test_changes_are_told(server: FakeApiServer, known: Known) -> None:
     server.set("b", "127.0.0.1:2", role="prefill", revision="r2", ready=False)
     await until(lambda: known.uids == {"a", "b"}, "added")
-    assert known.endpoints["b"] == Endpoint(
+    assert known.endpoints["b"] == WorkerEndpoint(
         "127.0.0.1:2", "prefill", "r2", "demo-b", "b", False, False, "2026-01-01T00:00:00Z"
     )
     server.bookmark()

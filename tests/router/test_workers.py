@@ -14,12 +14,12 @@ from tests.router.conftest import Deploy, until
 from tests.router.fake_worker import Caches, FakeWorker
 from v4_core.token import TokenFile
 from v4_core.v1 import worker_pb2 as pb
-from v4_router.endpoints import Endpoint
+from v4_router.endpoints import WorkerEndpoint
 from v4_router.workers import WorkerLink
 
 
 def test_what_was_sent_since_the_last_report_counts() -> None:
-    link = WorkerLink(Endpoint("a:1", "prefill"), 1.0)
+    link = WorkerLink(WorkerEndpoint("a:1", "prefill"), 1.0)
     link.load = pb.Load(queued_tokens=100, running=2, waiting=1)
     link.start(pb.Start(request="r", n=3), 50, lambda event: None)
     assert (link.view().queued_tokens, link.view().sequences) == (150, 6)
