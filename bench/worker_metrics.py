@@ -21,7 +21,7 @@ from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Engine, Event
 from v4_engine.loading import EngineOptions, Loaded, load_engine
-from v4_engine.scheduler import Schedule
+from v4_engine.schedule import Schedule
 from v4_models import DEMO_MODEL
 from v4_worker.config import WorkerConfig
 from v4_worker.engine_thread import EngineThread, Report, Step, report_of

@@ -17,7 +17,8 @@ from v4_engine.model import V4Model
 from v4_engine.params import Params
 from v4_engine.pool import SlotPool
 from v4_engine.sampler import Draw, Drawn, TokenHistory, penalised, sample
-from v4_engine.scheduler import Schedule, Scheduler, SchedulerConfig
+from v4_engine.schedule import Schedule
+from v4_engine.scheduler import Scheduler, SchedulerConfig
 from v4_engine.sequence import Finish, Key, Request, Sequence
 from v4_engine.stores import CacheMemory
 
@@ -218,7 +219,7 @@ class Engine:
             if sequence.computed in wanted:
                 ends.append((sequence.computed, _held(sequence)))
             for boundary, tail in ends:
-                if slots := self.scheduler.checkpoint(sequence, boundary):
+                if slots := self.scheduler.allocator.checkpoint(sequence, boundary):
                     self._pack(tail, boundary, slots)
             at_boundary = sequence.computed % 256 == 0
             beyond_prompt = sequence.computed > len(sequence.request.prompt)

@@ -76,9 +76,9 @@ def test_each_token_of_a_prompt_is_counted_by_what_was_here_of_it(asked: list[tu
     for number, (tokens, family, output) in enumerate(asked):
         new = ask(f"r{number}", tokens, "prefill", family=family, output=output)
         expected = model.results([*new.prompt, *new.output])
-        before = Counter(scheduler.counts.prefix_tokens)
+        before = Counter(scheduler.pool.counts.prefix_tokens)
         prefill(scheduler, new)
-        after = Counter(scheduler.counts.prefix_tokens)
+        after = Counter(scheduler.pool.counts.prefix_tokens)
         after.subtract(before)
         assert +after == expected
         assert after.total() == new.tokens
@@ -88,9 +88,9 @@ def test_a_prompt_of_each_result() -> None:
     scheduler = small()
 
     def results(tokens: int, family: int, output: int = 0) -> dict[str, int]:
-        before = Counter(scheduler.counts.prefix_tokens)
+        before = Counter(scheduler.pool.counts.prefix_tokens)
         prefill(scheduler, ask("r", tokens, "prefill", family=family, output=output))
-        after = Counter(scheduler.counts.prefix_tokens)
+        after = Counter(scheduler.pool.counts.prefix_tokens)
         after.subtract(before)
         return {result: tokens for result, tokens in after.items() if tokens}
 
@@ -106,7 +106,7 @@ def test_a_prompt_of_each_result() -> None:
 def test_what_a_continuation_brings_is_counted_with_its_prompt() -> None:
     scheduler = small()
     prefill(scheduler, ask("r", 500, "prefill", output=90))
-    assert scheduler.counts.prefix_tokens["no_blocks"] == 590
+    assert scheduler.pool.counts.prefix_tokens["no_blocks"] == 590
 
 
 def test_a_preempted_sequence_is_counted_once_and_computed_again() -> None:

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from v4_core.errors import ConfigError
 from v4_engine.errors import CapacityError, IntegrityError
 from v4_engine.pool import SlotPool
-from v4_engine.scheduler import Schedule, Scheduler, SchedulerConfig
+from v4_engine.schedule import Schedule
+from v4_engine.scheduler import Scheduler, SchedulerConfig
 from v4_engine.sequence import Phase, Request, Sequence
 
 CHECKPOINT = 2
@@ -33,7 +34,7 @@ def step(scheduler: Scheduler) -> Schedule:
         sequence, wanted = work.sequence, set(work.sequence.boundaries)
         scheduler.record(work)
         for boundary in (*(b for b, _ in work.captures), *({sequence.computed} & wanted)):
-            scheduler.checkpoint(sequence, boundary)
+            scheduler.allocator.checkpoint(sequence, boundary)
         if sequence.remaining == 0:
             if sequence.request.phase == "prefill":
                 scheduler.park(sequence)
@@ -85,7 +86,7 @@ def test_a_decode_reservation_waits_behind_a_preempted_stream() -> None:
     scheduler = make(slots=10, sequences=3)
     scheduler.add(ask("old", 500, family=1))
     scheduler.add(ask("young", 500, family=2))
-    while not scheduler.counts.preemptions:
+    while not scheduler.pool.counts.preemptions:
         step(scheduler)
     while not scheduler.stuck:
         step(scheduler)
@@ -103,7 +104,7 @@ def test_a_sequence_is_admitted_once_even_if_it_comes_back() -> None:
         admitted += step(scheduler).admitted
         if not scheduler.running:
             break
-    assert scheduler.counts.preemptions
+    assert scheduler.pool.counts.preemptions
     assert sorted(s.request.key[0] for s in admitted) == ["old", "young"]
 
 
@@ -225,7 +226,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def counts_add_up(self) -> None:
         """Each admitted token has one result, each computed one is counted."""
-        counts = self.scheduler.counts
+        counts = self.scheduler.pool.counts
         assert sum(counts.prefix_tokens.values()) == self.admitted
         assert min(counts.prefix_tokens.values()) >= 0
         assert counts.prefill_tokens == self.computed
@@ -243,7 +244,7 @@ class Machine(RuleBasedStateMachine):
         assert not self.scheduler.waiting
         assert not self.scheduler.running
         assert self.scheduler.pool.available == self.scheduler.pool.total
-        assert self.scheduler.tails_free == self.scheduler.config.max_sequences
+        assert self.scheduler.allocator.tails_free == self.scheduler.config.max_sequences
 
 
 TestMachine = Machine.TestCase

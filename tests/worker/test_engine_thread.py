@@ -11,7 +11,7 @@ from tests.worker.cluster import until
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Admitted, Engine, Event, Token
 from v4_engine.errors import IntegrityError
-from v4_engine.scheduler import Schedule
+from v4_engine.schedule import Schedule
 from v4_worker.engine_thread import EngineThread, Report, Step
 
 

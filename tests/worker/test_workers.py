@@ -136,7 +136,7 @@ async def test_a_lost_router_frees_what_it_started() -> None:
     prefill._reader.cancel()
     for node in (prefill, decode):
         await until(partial(getattr, node.worker, "idle"))
-        load = await node.worker.engine.call(lambda engine: engine.scheduler.tails_free)
+        load = await node.worker.engine.call(lambda engine: engine.scheduler.allocator.tails_free)
         assert load == 6
     await prefill.stop()
     await decode.stop()

@@ -151,7 +151,7 @@ def load_of(engine: Engine) -> pb.Load:
         blocks_used=pool.total - pool.available,
         checkpoint_slots_used=pool.tree.checkpoint_slots,
         tails_total=scheduler.config.max_sequences,
-        tails_used=scheduler.config.max_sequences - scheduler.tails_free,
+        tails_used=scheduler.config.max_sequences - scheduler.allocator.tails_free,
         preemptions=engine.counts.preemptions,
     )
 
