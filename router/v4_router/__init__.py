@@ -1,1 +1,1 @@
-"""The OpenAI front door: chat encoding, tokenizing, placement, streams, retries."""
+"""The router: an OpenAI-compatible HTTP API with chat encoding, tokenization, placement, streaming and retries."""

@@ -1,4 +1,4 @@
-"""Who may ask: an ASGI layer before the API that knows requests by their keys."""
+"""Authentication: ASGI middleware that admits a request to the API only if it carries a known API key."""
 
 import time
 
@@ -17,7 +17,7 @@ _SCHEME = b"bearer "
 
 
 class Access:
-    """Passes requests on whose key is known; 401 for others."""
+    """Passes a request with a known key to `app`, with its tenant in the scope, and answers 401 to any other."""
 
     def __init__(self, app: ASGIApp, keys: KeyRing, metrics: Metrics) -> None:
         self._app = app
@@ -25,7 +25,7 @@ class Access:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serves one request."""
         if scope["type"] == "http" and scope["path"] not in _OPEN:
             tenant = self._tenant(scope)
             if tenant is None:
@@ -36,7 +36,7 @@ class Access:
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         timing = Timing(self._metrics, time.perf_counter)
-        error = Unauthorized("no known API key: send the header `Authorization: Bearer KEY`")
+        error = Unauthorized("the API key is missing or unknown: send the header `Authorization: Bearer KEY`")
         name, outcome = request_id(Headers(scope=scope)), str(error.status)
         endpoint = API_ROUTES.get(scope["path"], OTHER)
         try:
@@ -46,7 +46,7 @@ class Access:
             request_log.write(request_log.Ended(name, "", endpoint, outcome, "", error=error), timing.breakdown(), None)
 
     def _tenant(self, scope: Scope) -> str | None:
-        shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        if shown[: len(_SCHEME)].lower() != _SCHEME:
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        if header[: len(_SCHEME)].lower() != _SCHEME:
             return None
-        return self._keys.tenant(shown[len(_SCHEME) :].strip())
+        return self._keys.tenant(header[len(_SCHEME) :].strip())

@@ -1,7 +1,8 @@
-"""`/v1/completions` and `/v1/chat/completions` as ASGI endpoints: one client, one body, one answer or one error.
+"""The routes `/v1/completions` and `/v1/chat/completions` as ASGI applications.
 
-Headers go out with the first token, so every failure before it is a true status; later ones are one event. A client
-that leaves, at whatever moment, ends its request at once; one that neither sends nor reads ends it by the deadline.
+The headers are sent with the first token, so a failure before the first token is answered with its own HTTP status; a
+later failure is sent as one event of the stream. A request ends at once when its client disconnects, and by the
+deadline if the client neither sends nor reads.
 """
 
 import asyncio
@@ -39,37 +40,37 @@ from v4_router.timing import Timing
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 << 20  # a million token ids are 8 MB
-_BODY_SECONDS = 60.0  # for a body to arrive
-_LAST_WORD_SECONDS = 1.0  # beyond the deadline, to write why an answer ends to a client that may not read
+_BODY_SECONDS = 60.0  # longest time in which a body must arrive
+_ERROR_SECONDS = 1.0  # allowed after the deadline to send the error to a client that may not read
 API_ROUTES: dict[str, Literal["completions", "chat"]] = {  # by path
     "/v1/completions": "completions",
     "/v1/chat/completions": "chat",
 }
-TENANT = "v4serve.tenant"  # in the scope of a request that came with a key
+TENANT = "v4serve.tenant"  # key in the ASGI scope; set if the request carried an API key
 _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def request_id(headers: Headers) -> str:
-    """The client's own, if it can be used, or a new one."""
+    """Returns the client's `x-request-id` if it is usable, else a new id."""
     given = headers.get("x-request-id", "")
     return given if _CLIENT_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def error_response(error: RouterError, request_id: str) -> Response:
-    """A status with the OpenAI error object."""
+    """Returns the error's HTTP status with the OpenAI error object as body."""
     headers = {"x-request-id": request_id, **error.headers()}
     return Response(dumps(error.body()), error.status, headers, "application/json")
 
 
 class ApiRoute:
-    """One of the two interfaces."""
+    """One of the two API routes, as an ASGI application."""
 
     def __init__(self, router: Router, name: Literal["completions", "chat"]) -> None:
         self._router = router
         self._name = name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serves one request."""
         self._router.requests += 1
         try:
             await self._serve(_Answer(self._router, self._name, Request(scope, receive), send))
@@ -77,30 +78,30 @@ class ApiRoute:
             self._router.requests -= 1
 
     async def _serve(self, answer: "_Answer") -> None:
-        outcome = "cancelled"  # by the end of the process
+        outcome = "cancelled"  # if the process ends first
         try:
-            if 0 < self._router.policy.max_requests < self._router.requests:
-                raise Overloaded("this router has as many requests as it may take: try again later")
-            await answer.give()
+            if 0 < (most := self._router.policy.max_requests) < self._router.requests:
+                raise Overloaded(f"this router already serves {most} requests, its max_requests: try again later")
+            await answer.run()
             outcome = "ok"
         except (ClientGone, ClientDisconnect):
             outcome = "client_gone"
         except RouterError as error:
             outcome = str(error.status)
             await answer.refuse(error)
-        except asyncio.CancelledError:  # the end of this task in any case: the server stops and waits no longer
+        except asyncio.CancelledError:  # not raised again: the task ends here, and the server no longer waits for it
             await answer.refuse(Unavailable("the router is stopping: send the request again"))
         except Exception:
             outcome = "500"
             log.exception("request %s failed", answer.request_id)
-            await answer.refuse(InternalError(f"internal error: look for request {answer.request_id} in the log"))
+            await answer.refuse(InternalError(f"internal error: see request {answer.request_id} in the router's log"))
         finally:
             self._router.metrics.ended(self._name, outcome, answer.finishes(), answered=answer.begun)
             answer.end(outcome)
 
 
 class _Answer:
-    """The serving of one request."""
+    """Serves one request."""
 
     def __init__(self, router: Router, name: str, request: Request, send: Send) -> None:
         self._loop = asyncio.get_running_loop()
@@ -111,46 +112,55 @@ class _Answer:
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._request = request
         self._send = send
-        self.begun = False  # the headers were sent, and with them tokens
+        self.begun = False  # whether the headers were sent, together with the first tokens
         self._exchange: Exchange | None = None
-        self._status: int | None = None  # that was sent
-        self._error: RouterError | None = None  # that the client was, or was to be, told
-        self._prompts: list[str] = []  # for the log, if they are asked for there
+        self._status: int | None = None  # the HTTP status that was sent
+        self._error: RouterError | None = None  # sent to the client, or to be sent if the client still reads
+        self._prompts: list[str] = []  # as text; only if the policy logs prompts
         self._timing = Timing(router.metrics, time.perf_counter)
         self._span = RequestSpan(router.tracing, name, router.config.served_name, request.headers)
         self._deadline = self._loop.time() + router.policy.request_timeout_seconds
 
-    async def give(self) -> None:
-        """Raises RouterError where `refuse` is to answer, by the deadline whatever the client does."""
+    async def run(self) -> None:
+        """Reads the body and sends the answer, by the deadline whatever the client does.
+
+        Raises RouterError if the request fails; the caller then sends the error with `refuse`.
+        """
         try:
             async with asyncio.timeout_at(min(self._deadline, self._loop.time() + _BODY_SECONDS)):
                 raw = await self._read()
         except TimeoutError:
-            raise BodyTimeout("the body did not arrive in time: send the request again") from None
+            raise BodyTimeout(
+                f"the request's body did not arrive within {_BODY_SECONDS:g} s: send the request again"
+            ) from None
         try:
             async with asyncio.timeout_at(self._deadline):
                 await self._serve(raw)
         except TimeoutError:
             raise DeadlineExceeded(
-                "the request's time is over: ask for fewer tokens, read faster, or raise request_timeout_seconds"
+                "the request exceeded its deadline: ask for fewer tokens, read the answer faster, or raise "
+                "request_timeout_seconds in the router's policy"
             ) from None
 
     async def refuse(self, error: RouterError) -> None:
-        """A status, or an event if the status was sent before; nothing to a client that does not read."""
+        """Sends the error: as the HTTP status, or as an event if a status was already sent.
+
+        Gives up shortly after the deadline if the client does not read.
+        """
         self._error = error
         try:
-            async with asyncio.timeout_at(max(self._deadline, self._loop.time() + _LAST_WORD_SECONDS)):
+            async with asyncio.timeout_at(max(self._deadline, self._loop.time() + _ERROR_SECONDS)):
                 await self._refuse(error)
-        except TimeoutError:  # the server closes a connection whose answer has no end
-            kind = type(error).__name__  # its text may be the client's, and of any length
-            log.info("request %s: the client does not read why it ends: %d %s", self.request_id, error.status, kind)
+        except TimeoutError:  # the server closes the connection, since the answer is incomplete
+            kind = type(error).__name__  # not the message, which may quote the client and be of any length
+            log.info("request %s: the client did not read its error: %d %s", self.request_id, error.status, kind)
 
     def finishes(self) -> list[str | None]:
-        """How each choice that workers were asked for ended; None: not by itself."""
+        """Returns the finish reason of each choice that was sent to workers; None for a choice that was cut off."""
         return [output.finish for output in self._exchange.outputs] if self._exchange else []
 
     def end(self, outcome: str) -> None:
-        """Leave the one line about this request, and its span."""
+        """Writes the request's log line and ends its span."""
         tenant = self._request.scope.get(TENANT, "")
         trace, error = self._span.trace_id, None if outcome == "cancelled" else self._error
         ended = request_log.Ended(self.request_id, self._id, self._name, outcome, tenant, trace, self._prompts, error)
@@ -245,7 +255,7 @@ class _Answer:
         return usage
 
     def _extra(self, exchange: Exchange) -> dict[str, Any]:
-        """What happened on the way, for those who ask for it by the header `x-v4serve-timing: 1`."""
+        """Returns timings and workers for the answer if the request has the header `x-v4serve-timing: 1`, else {}."""
         if self._request.headers.get("x-v4serve-timing") != "1":
             return {}
         return {"v4serve": {**self._timing.breakdown().body(), "ways": [flow.facts() for flow in exchange.flows]}}

@@ -1,4 +1,4 @@
-"""Tasks that run beside requests, for as long as the router does."""
+"""Background tasks that run as long as the router does."""
 
 import asyncio
 import logging
@@ -9,7 +9,10 @@ log = logging.getLogger(__name__)
 
 
 class Background:
-    """Owns tasks, as an async context manager that cancels them. One that breaks is a bug, and is told by `broken`."""
+    """Owns tasks, and cancels them when it exits as an async context manager.
+
+    A task that raises is a bug: the error is logged, and `broken` becomes true.
+    """
 
     def __init__(self) -> None:
         self.broken = False
@@ -26,7 +29,7 @@ class Background:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def start(self, work: Coroutine[None, None, None]) -> None:
-        """Run this until it returns."""
+        """Runs `work` as a task of its own."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -35,4 +38,4 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.broken = True
-            log.critical("a part of the router broke: it must be restarted", exc_info=error)
+            log.critical("a background task of the router failed: restart the router", exc_info=error)

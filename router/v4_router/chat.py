@@ -1,7 +1,7 @@
-"""Chat messages to prompt segments, by DeepSeek V4's encoding (reference 4.1 to 4.3).
+"""Encodes chat messages as prompt segments, by DeepSeek V4's chat encoding (reference 4.1 to 4.3).
 
-Pure: knows the markup, not the tokenizer. A prompt is a sequence of special tokens, by name, and of plain texts; text
-that looks like a special token stays text. System, user and assistant only.
+Pure: knows the markup, not the tokenizer. A prompt is a sequence of special tokens, given by name, and plain texts. A
+text that looks like a special token stays text. Only the roles system, user and assistant are supported.
 """
 
 from collections.abc import Sequence
@@ -37,14 +37,15 @@ class Message:
 
     role: Literal["system", "user", "assistant"]
     content: str
-    reasoning: str = ""  # of an assistant
+    reasoning: str = ""  # assistant messages only
 
 
 def encode_chat(messages: Sequence[Message], mode: Mode, keep_reasoning: bool = False) -> list[Segment]:
-    """The prompt whose continuation is the assistant's next turn.
+    """Returns the prompt that the assistant's next turn continues.
 
-    Reasoning of turns ahead of the last user message is dropped unless `keep_reasoning`. No two neighbours of the
-    result are both texts and no text is empty. Raises BadRequest when there is no turn to answer.
+    The reasoning of turns before the last user message is dropped unless `keep_reasoning` is set. In the result no text
+    is empty and no two texts are adjacent. Raises BadRequest if there is no message, or if the last one is the
+    assistant's.
     """
     if not messages:
         raise BadRequest("messages is empty: send at least one message", "messages")
@@ -68,7 +69,7 @@ def encode_chat(messages: Sequence[Message], mode: Mode, keep_reasoning: bool = 
 
 
 def _joined(segments: list[Segment]) -> list[Segment]:
-    """Neighbouring texts as one: they are one string to the tokenizer's merges."""
+    """Joins adjacent texts, since the tokenizer's merges must see them as one string."""
     result: list[Segment] = []
     for segment in segments:
         if isinstance(segment, str) and result and isinstance(result[-1], str):

@@ -430,7 +430,7 @@ async def test_a_client_that_never_reads_ends_with_its_deadline(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "v4_router.api")
-    monkeypatch.setattr("v4_router.api._LAST_WORD_SECONDS", 0.1)
+    monkeypatch.setattr("v4_router.api._ERROR_SECONDS", 0.1)
     d = await deploy(0, 1, policy=Policy(request_timeout_seconds=1.5))
     body = json.dumps({"prompt": PROMPT, "stream": True, "logprobs": 20, "n": 8}).encode()
     with connect(d, f"content-length: {len(body)}", body):
@@ -440,7 +440,7 @@ async def test_a_client_that_never_reads_ends_with_its_deadline(
             await asyncio.sleep(0.05)
         await d.idle()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "v4_router.api"]
-    assert line.endswith(": the client does not read why it ends: 504 DeadlineExceeded")
+    assert line.endswith(": the client did not read its error: 504 DeadlineExceeded")
 
 
 async def test_too_large_a_body(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
