@@ -1,6 +1,7 @@
-"""Where workers are: addresses, and what the cluster says of the pods behind them. Pure; asks nobody.
+"""Worker endpoints: the addresses of workers, from settings or from the pods of a V4Deployment. Pure.
 
-An endpoint says that a worker should be there and may be used; whether it answers is its link's matter.
+An endpoint says that a worker is expected at an address and may be used. Whether the worker answers is known to its
+WorkerLink.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,23 +17,23 @@ class WorkerEndpoint:
 
     address: str  # host:port
     role: WorkerRole
-    revision: str = ""  # caches move within one revision only
-    pod: str = ""  # name
-    uid: str = ""  # of the pod: another one is another worker, whatever its address
-    ready: bool = True  # the pod's own condition
-    leaving: bool = False  # the pod's deletion has begun
-    created: str = ""  # the pod's creation, RFC 3339 in UTC
+    revision: str = ""  # prefill and decode are paired only within one revision
+    pod: str = ""  # the pod's name
+    uid: str = ""  # the pod's uid; a different uid means a different worker, even at the same address
+    ready: bool = True  # the pod's condition Ready
+    leaving: bool = False  # whether the pod is being deleted
+    created: str = ""  # creation time of the pod, RFC 3339 in UTC
 
 
 def listed(prefill: Sequence[str], decode: Sequence[str]) -> tuple[WorkerEndpoint, ...]:
-    """Workers at addresses that somebody wrote down."""
+    """Returns the endpoints of workers whose addresses are given in the settings."""
     return (*(WorkerEndpoint(a, "prefill") for a in prefill), *(WorkerEndpoint(a, "decode") for a in decode))
 
 
 def of_pod(pod: Mapping[str, Any]) -> tuple[WorkerEndpoint, ...]:
-    """The workers of a pod, in the API's JSON: one for each container port that is named like a role.
+    """Returns the workers of a pod, given in the Kubernetes API's JSON: one for each container port named after a role.
 
-    None before it has an address and after its containers have ended.
+    Returns () while the pod has no address yet, and after its containers have ended.
     """
     meta, status = pod["metadata"], pod.get("status") or {}
     ip = status.get("podIP")
@@ -58,7 +59,10 @@ def of_pod(pod: Mapping[str, Any]) -> tuple[WorkerEndpoint, ...]:
 
 
 def by_address(endpoints: Iterable[WorkerEndpoint]) -> dict[str, WorkerEndpoint]:
-    """One endpoint per address: of two pods that claim it, the one that stays, else the newer one."""
+    """Returns one endpoint for each address.
+
+    If several pods claim the same address, prefers a pod that is not being deleted, then the newest one.
+    """
     result: dict[str, WorkerEndpoint] = {}
     for endpoint in sorted(endpoints, key=lambda e: (not e.leaving, e.created)):
         result[endpoint.address] = endpoint

@@ -1,21 +1,22 @@
-"""The errors of the router: every way in which a request can end badly, and what HTTP says then.
+"""The router's errors: every way in which a request can fail, with its HTTP status.
 
     V4Error (v4_core)
     └── RouterError              ends a request; carries its HTTP status and OpenAI error type
-        ├── BadRequest           400, names the field where one is at fault
-        │   └── UnknownField     400, it has a field that does not exist
-        ├── Unauthorized         401, no key or one that is not known
+        ├── BadRequest           400, names the field at fault, if a single field is
+        │   └── UnknownField     400, the body has a field that does not exist
+        ├── Unauthorized         401, the API key is missing or unknown
         ├── UnknownModel         404
         ├── BodyTimeout          408, the body did not arrive in time; the connection is closed
         ├── BodyTooLarge         413
-        ├── Overloaded           429, this router or every worker that could serve it is full; Retry-After
-        ├── InternalError        500, a worker or this router broke its contract
-        ├── Unavailable          503, no worker can serve it now; Retry-After
-        │   └── TransferFailed   503, the cache did not come from prefill to decode
+        ├── Overloaded           429, this router, or every worker that could serve the request, is full; Retry-After
+        ├── InternalError        500, a bug or a violated contract in a worker or in this router
+        ├── Unavailable          503, no worker can serve the request now; Retry-After
+        │   └── TransferFailed   503, the cache could not be moved from prefill to decode
         ├── DeadlineExceeded     504
-        └── ClientGone           no answer: nobody is there to read it
+        └── ClientGone           no answer is sent, since the client has disconnected
 
-This is the one map from workers' reasons to HTTP. Configuration errors are core's ConfigError.
+`of_reason` is the only place that maps a worker's failure reason to an HTTP status. A configuration error is a
+ConfigError of v4_core.
 """
 
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ RETRY_AFTER_SECONDS = 1
 
 
 class RouterError(V4Error):
-    """Ends a request. `param` names the field of the body that is at fault."""
+    """Ends a request. `param` is the field of the body that is at fault, or None."""
 
     status: ClassVar[int] = 500
     kind: ClassVar[str] = "internal_error"
@@ -38,41 +39,41 @@ class RouterError(V4Error):
         self.param = param
 
     def body(self) -> dict[str, Any]:
-        """The OpenAI error object."""
+        """Returns the OpenAI error object."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
     def headers(self) -> dict[str, str]:
-        """Headers that belong to this status."""
+        """Returns the headers that are sent with this status."""
         return {}
 
 
 class BadRequest(RouterError):
-    """The request can never be served as it is."""
+    """The request is invalid: sending it again unchanged cannot succeed."""
 
     status = 400
     kind = "invalid_request_error"
 
 
 class UnknownField(BadRequest):
-    """It has a field that requests do not have; `param` is of the client's making."""
+    """The body has a field that does not exist. `param` is its name, which the client chose."""
 
     code = "unknown_parameter"
 
 
 class Unauthorized(RouterError):
-    """Nobody known asks."""
+    """The API key is missing or unknown."""
 
     status = 401
     kind = "invalid_request_error"
     code = "invalid_api_key"
 
     def headers(self) -> dict[str, str]:
-        """Says how to show a key."""
+        """Returns the authentication scheme that the client must use."""
         return {"www-authenticate": "Bearer"}
 
 
 class UnknownModel(RouterError):
-    """The named model is not served here."""
+    """The requested model is not served here."""
 
     status = 404
     kind = "invalid_request_error"
@@ -86,42 +87,42 @@ class BodyTimeout(RouterError):
     kind = "invalid_request_error"
 
     def headers(self) -> dict[str, str]:
-        """Whatever still comes of the body is no request."""
+        """Closes the connection, since the rest of the body would be read as another request."""
         return {"connection": "close"}
 
 
 class BodyTooLarge(RouterError):
-    """The body is larger than any prompt could be."""
+    """The body is larger than the router accepts."""
 
     status = 413
     kind = "invalid_request_error"
 
 
 class Overloaded(RouterError):
-    """This router, or every worker that could take the request, is full."""
+    """This router, or every worker that could serve the request, is full."""
 
     status = 429
     kind = "rate_limit_error"
     code = "overloaded"
 
     def headers(self) -> dict[str, str]:
-        """Says when to come again."""
+        """Returns after how many seconds to retry."""
         return {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 
 class InternalError(RouterError):
-    """A worker, or this router, did what it must not."""
+    """A worker or this router has a bug or violated its contract."""
 
 
 class Unavailable(RouterError):
-    """No worker can take the request now."""
+    """No worker can serve the request now."""
 
     status = 503
     kind = "service_unavailable_error"
     code = "no_worker"
 
     def headers(self) -> dict[str, str]:
-        """Says when to come again."""
+        """Returns after how many seconds to retry."""
         return {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 
@@ -132,7 +133,7 @@ class TransferFailed(Unavailable):
 
 
 class DeadlineExceeded(RouterError):
-    """The request's time was over before its end."""
+    """The request was not finished by its deadline."""
 
     status = 504
     kind = "timeout_error"
@@ -140,14 +141,14 @@ class DeadlineExceeded(RouterError):
 
 
 class ClientGone(RouterError):
-    """The client closed the connection; the status is for logs only."""
+    """The client closed the connection. The status is never sent."""
 
     status = 499
     kind = "client_gone"
 
 
 def statuses() -> list[str]:
-    """Every status that a request can be answered with when it ends badly."""
+    """Returns every HTTP status that a failed request can be answered with."""
 
     def tree(kind: type[RouterError]) -> set[type[RouterError]]:
         return {kind}.union(*map(tree, kind.__subclasses__()))
@@ -166,5 +167,5 @@ _OF_REASON: dict[int, type[RouterError]] = {
 
 
 def of_reason(reason: int, message: str) -> RouterError:
-    """The error that a request ends with when a worker's failure for this reason is final."""
+    """Returns the error of a request that a worker failed for this `pb.Reason` and that is not retried."""
     return _OF_REASON.get(reason, InternalError)(message or f"a worker failed: {pb.Reason.Name(reason)}")

@@ -1,5 +1,7 @@
-"""What the page and `v4serve top` draw of a router and its workers: rates and latencies of the last seconds, who holds
-what. Pure: reads no clock and asks nobody. Imports nothing of the router, so that `v4serve top` needs none of it.
+"""The figures that the page and `v4serve top` draw: rates and latencies of the last seconds, and each worker's load.
+
+Pure: reads no clock and does no I/O. Imports nothing else of the router, so that `v4serve top` runs without the
+router's dependencies.
 """
 
 from collections import deque
@@ -9,22 +11,22 @@ from itertools import pairwise
 from math import inf
 from typing import Any, get_args, get_origin, get_type_hints
 
-WINDOW_SECONDS = 10.0  # that rates and quantiles are about, at most
-APART_SECONDS = 0.5  # between samples that are kept; rates over less say nothing
+WINDOW_SECONDS = 10.0  # longest period over which rates and quantiles are computed
+APART_SECONDS = 0.5  # shortest such period, and the least distance of two samples that are kept
 _ROLES = ("prefill", "decode")
 
-Buckets = Mapping[float, float]  # how many seconds were no more than each bound
+Buckets = Mapping[float, float]  # of a histogram of seconds: upper bound to cumulative count
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a router has counted since it began."""
+    """A router's counters at one time, counted since the router started."""
 
-    at: float  # seconds
+    at: float  # seconds on a monotonic clock
     requests: float
-    failed: float  # of them
+    failed: float  # of the requests
     prompt_tokens: float
-    cached_tokens: float  # of them
+    cached_tokens: float  # of the prompt tokens
     generated_tokens: float
     ttft: Buckets
     itl: Buckets
@@ -38,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """In seconds."""
+    """Quantiles of a latency in seconds; None if nothing was observed."""
 
     p50: float | None
     p90: float | None
@@ -47,7 +49,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker, by its own word; slots are block slots."""
+    """One worker, as it last reported itself. Slots are block slots of the cache."""
 
     name: str
     address: str
@@ -69,7 +71,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Pool:
-    """All workers of a role; sums are over those that are up."""
+    """All workers of a role. The sums are over the workers that are up."""
 
     role: str
     ready: int
@@ -82,7 +84,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Revision:
-    """Whether tokens go through a pair of its workers, or why not."""
+    """A revision: whether it has a probed pair of workers that takes requests, and the error if not."""
 
     name: str
     serves: bool
@@ -91,7 +93,7 @@ class Revision:
 
 @dataclass(frozen=True)
 class Itself:
-    """The router now."""
+    """The router's own state."""
 
     version: str
     served_name: str
@@ -102,35 +104,35 @@ class Itself:
 
 @dataclass(frozen=True)
 class Facts:
-    """A router and its workers; None stands for what nothing was seen of."""
+    """A router and its workers. A rate is per second, and None if nothing was observed in the period."""
 
-    seconds: float  # that rates and quantiles are about
+    seconds: float  # length of the period over which rates and quantiles are computed
     router: Itself
-    requests: float | None  # a second, as all rates
+    requests: float | None
     failed: float | None
     prompt_tokens: float | None
     generated_tokens: float | None
-    hit_ratio: float | None  # of prompt tokens
+    hit_ratio: float | None  # share of the prompt tokens that were cached, 0 to 1
     ttft: Quantiles
     itl: Quantiles
     transfers: float | None
     transferred_bytes: float | None
-    transfer_speed: float | None  # bytes a second of one transfer
-    retries: float  # since the router began, as the next two
-    recomputations: float
-    migrations: float
+    transfer_speed: float | None  # bytes per second while a transfer runs
+    retries: float  # since the router started
+    recomputations: float  # since the router started
+    migrations: float  # since the router started
     pools: Sequence[Pool]
     revisions: Sequence[Revision]
 
 
 class Recent:
-    """The samples of the last seconds. All who look share it: nobody's look changes what another's is compared with."""
+    """The samples of the last seconds, shared by all readers: one reader's requests do not change another's rates."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque()
 
     def add(self, now: Sample) -> Sample:
-        """The oldest sample of the window; `now` itself where none is old enough to be compared with."""
+        """Adds a sample, and returns the oldest one of the window; `now` itself if none is APART_SECONDS older."""
         samples = self._samples
         while samples and now.at - samples[0].at > WINDOW_SECONDS:
             samples.popleft()
@@ -140,7 +142,7 @@ class Recent:
 
 
 def facts(before: Sample, now: Sample, fleet: Mapping[str, Any], waiting_for_room: int) -> Facts:
-    """What was counted from one sample to another, and what is; `fleet` is what /fleet tells."""
+    """Returns the rates between two samples and the present state. `fleet` is the answer to /fleet."""
     seconds = now.at - before.at
     prompt_tokens = now.prompt_tokens - before.prompt_tokens
     transferred = now.transferred_bytes - before.transferred_bytes
@@ -176,8 +178,11 @@ def _quantiles(before: Buckets, now: Buckets) -> Quantiles:
 
 
 def quantile(share: float, buckets: Sequence[tuple[float, float]]) -> float | None:
-    """Of cumulative counts by rising bounds: even within a bucket, as Prometheus takes it; beyond the last, its
-    bound. None without any count."""
+    """Returns a quantile of a histogram, given as (upper bound, cumulative count) by rising bound; None if it is empty.
+
+    Interpolates linearly within a bucket, as Prometheus does. In the bucket without an upper bound, returns its lower
+    bound.
+    """
     rank = share * buckets[-1][1]
     if rank <= 0:
         return None
@@ -211,7 +216,7 @@ def _worker(one: Mapping[str, Any]) -> Worker:
 
 def _pool(role: str, workers: Iterable[Worker]) -> Pool:
     members = sorted(workers, key=lambda worker: worker.name)
-    up = [worker for worker in members if worker.state != "down"]  # the others' last word is old
+    up = [worker for worker in members if worker.state != "down"]  # the last report of a worker that is down is stale
     return Pool(
         role=role,
         ready=sum(worker.state == "ready" for worker in members),
@@ -223,19 +228,22 @@ def _pool(role: str, workers: Iterable[Worker]) -> Pool:
     )
 
 
-def from_json(told: object) -> Facts:
-    """What a router answers at /facts. Raises KeyError or TypeError on what no router of this version says."""
-    read: Facts = _read(Facts, told)
+def from_json(answer: object) -> Facts:
+    """Returns the facts in the decoded JSON of /facts.
+
+    Raises KeyError or TypeError if a router of this version cannot have sent it.
+    """
+    read: Facts = _read(Facts, answer)
     return read
 
 
-def _read(kind: Any, told: Any) -> Any:
-    """As an annotation of the dataclasses above wants it."""
-    if isinstance(kind, type) and is_dataclass(kind) and isinstance(told, dict):
+def _read(kind: Any, value: Any) -> Any:
+    """Converts a decoded JSON value to `kind`, the annotation of a field of the dataclasses above."""
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
         hints = get_type_hints(kind)
-        return kind(**{field.name: _read(hints[field.name], told[field.name]) for field in fields(kind)})
-    if get_origin(kind) is Sequence and isinstance(told, list):
-        return [_read(get_args(kind)[0], one) for one in told]
-    if isinstance(told, kind) or (isinstance(told, int) and isinstance(0.0, kind)):
-        return told
-    raise TypeError(f"a {type(told).__name__} is no {kind}")
+        return kind(**{field.name: _read(hints[field.name], value[field.name]) for field in fields(kind)})
+    if get_origin(kind) is Sequence and isinstance(value, list):
+        return [_read(get_args(kind)[0], one) for one in value]
+    if isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind)):
+        return value
+    raise TypeError(f"a {type(value).__name__} is not a {kind}")

@@ -1,57 +1,57 @@
-"""HTTP/1.1 as uvicorn speaks it, with bounds on what it would keep, and wait for, before any application sees it."""
+"""Uvicorn's HTTP/1.1 protocol with limits on the size of the headers and on the time in which they arrive."""
 
 import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-MOST_BYTES = 64 << 10  # of method, path and headers, and of what a body's encoding may add
-_HEAD_SECONDS = 30.0  # for method, path and headers, from the connection on or from their first byte
+MOST_BYTES = 64 << 10  # limit on method, path and headers together, and on a body's chunk headers in a row
+_HEAD_SECONDS = 30.0  # for method, path and headers to arrive, from the connection or from their first byte
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection. It is closed when a request's headers are too long, after a word on it, or too slow."""
+    """One connection. Headers that are too long get a 400, headers that are too slow get none; both close it."""
 
-    _unread = 0  # bytes since there was something to pass on
-    _late: asyncio.TimerHandle | None = None
+    _unread = 0  # bytes received since headers or a part of a body were last passed to the application
+    _timer: asyncio.TimerHandle | None = None  # closes the connection if headers do not arrive in time
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A request is to come."""
+        """Starts the timer for the first request."""
         super().connection_made(transport)
-        self._expect()
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is to come any more."""
+        """Stops the timer."""
         super().connection_lost(exc)
-        self._expect_no_more()
+        self._stop_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request."""
+        """Answers 400 if the headers received so far are too long."""
         self._unread += len(data)
         super().data_received(data)
         if self._unread > MOST_BYTES and not self.transport.is_closing():
             self.send_400_response(f"The headers are longer than {MOST_BYTES >> 10} KiB.")
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Starts the timer at the first byte of a request."""
         super().on_message_begin()
-        self._expect()
+        self._start_timer()
 
     def on_headers_complete(self) -> None:
-        """All but the body is there."""
+        """Stops the timer."""
         self._unread = 0
-        self._expect_no_more()
+        self._stop_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body, whose size is the application's to bound."""
+        """Passes on a part of the body, whose size is limited by the application."""
         self._unread = 0
         super().on_body(body)
 
-    def _expect(self) -> None:
-        self._expect_no_more()
-        self._late = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
 
-    def _expect_no_more(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,4 +1,4 @@
-"""From a validated body to what is to be generated. The one place where defaults and limits of requests are applied."""
+"""Turns a validated body into generations. Defaults and limits of requests are applied only here."""
 
 import random
 from dataclasses import dataclass
@@ -14,36 +14,36 @@ from v4_router.generation import Generation
 from v4_router.schemas import ChatBody, ChatTemplateKwargs, CompletionBody
 from v4_router.tokenizer import Tokenizer
 
-MAX_CHOICES = 128  # of all prompts of one request
+MAX_CHOICES = 128  # per request, over all of its prompts
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a request is known by from its arrival on."""
+    """What is known of a request independently of its body."""
 
-    id: str  # unique; the workers know the request by it
-    deadline: float  # on the event loop's clock
-    tenant: str = ""  # whose key it came with
-    trace: Context = NO_CONTEXT  # of its span; empty = nobody traces
+    id: str  # unique; workers and the answer use the same id
+    deadline: float  # seconds on the event loop's clock
+    tenant: str = ""  # tenant of the request's API key; empty if the router has no keys
+    trace: Context = NO_CONTEXT  # context of the request's span; empty if tracing is off
 
 
 @dataclass(frozen=True)
 class Job:
-    """One request, whatever its interface."""
+    """One request, in the form that both API routes share."""
 
     chat: bool
-    thinking: bool  # the answer begins with reasoning
+    thinking: bool  # whether the answer begins with reasoning
     prompts: tuple[Generation, ...]
     n: int
     stops: tuple[str, ...]
     stream: bool
     include_usage: bool
     return_token_ids: bool
-    top_logprobs: int | None  # alternatives to show; None = no logprobs
+    top_logprobs: int | None  # number of alternatives per token; None = no logprobs
 
 
 def check_model(body: ChatBody | CompletionBody, served_name: str) -> None:
-    """Raises UnknownModel if another model is asked for."""
+    """Raises UnknownModel if the body names a model other than `served_name`."""
     if body.model not in (None, served_name):
         raise UnknownModel(f"the model {body.model!r} is not served here: use {served_name!r}", "model")
 
@@ -51,12 +51,17 @@ def check_model(body: ChatBody | CompletionBody, served_name: str) -> None:
 async def prepare(
     body: ChatBody | CompletionBody, ticket: Ticket, mode: Mode, tokenizer: Tokenizer, limits: Limits
 ) -> Job:
-    """Encode, check against the limits, fill in defaults. `mode` is the model's own. Raises BadRequest."""
+    """Encodes the prompts, checks them against the limits and fills in defaults. `mode` is the model's default.
+
+    Raises BadRequest.
+    """
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream=true", "stream_options")
     n = body.n or 1
     if 0 < limits.sequences < n:
-        raise BadRequest(f"n is {n}, but a decode worker holds at most {limits.sequences}: ask for fewer choices", "n")
+        raise BadRequest(
+            f"n is {n}, but a decode worker runs at most {limits.sequences} sequences: ask for fewer choices", "n"
+        )
     if isinstance(body, ChatBody):
         mode = _mode(body.chat_template_kwargs or ChatTemplateKwargs(), mode)
         prompts = [await tokenizer.encode_segments(_segments(body, mode))]
@@ -65,7 +70,7 @@ async def prepare(
         prompts = [p if isinstance(p, bytes) else await tokenizer.encode_raw(p) for p in body.prompt]
         top = body.logprobs
     if n * len(prompts) > MAX_CHOICES:
-        raise BadRequest(f"{len(prompts)} prompts with n={n} are over {MAX_CHOICES} choices: send fewer", "n")
+        raise BadRequest(f"{len(prompts)} prompts with n={n} are more than {MAX_CHOICES} choices: ask for fewer", "n")
     chat = isinstance(body, ChatBody)
     return Job(
         chat=chat,
@@ -83,7 +88,10 @@ async def prepare(
 def _mode(kwargs: ChatTemplateKwargs, default: Mode) -> Mode:
     asked = {value for value in (kwargs.thinking, kwargs.enable_thinking) if value is not None}
     if len(asked) > 1:
-        raise BadRequest("chat_template_kwargs: thinking and enable_thinking contradict", "chat_template_kwargs")
+        raise BadRequest(
+            "chat_template_kwargs: thinking and enable_thinking contradict each other: give one of them",
+            "chat_template_kwargs",
+        )
     if not asked:
         return default
     return "thinking" if asked.pop() else "chat"
@@ -94,7 +102,7 @@ def _segments(body: ChatBody, mode: Mode) -> list[Segment]:
     for i, m in enumerate(body.messages):
         if m.reasoning_content is not None and m.role != "assistant":
             where = f"messages[{i}].reasoning_content"
-            raise BadRequest(f"{where} belongs to assistant messages only", where)
+            raise BadRequest(f"{where} is allowed in assistant messages only: leave it out", where)
         text = m.content if isinstance(m.content, str) else "\n\n".join(part.text for part in m.content)
         messages.append(Message(m.role, text, m.reasoning_content or ""))
     keep = body.chat_template_kwargs is not None and not body.chat_template_kwargs.drop_thinking
@@ -130,18 +138,21 @@ def _generation(
 
 
 def _max_tokens(prompt: bytes, asked: int | None, where: str, limits: Limits) -> int:
-    """Tokens that may be generated. Raises BadRequest if the prompt, or what is asked for, cannot fit."""
+    """Returns how many tokens may be generated. Raises BadRequest if the prompt or `asked` tokens do not fit."""
     tokens = len(prompt) // 4
     if tokens > limits.max_model_len - 1:
         raise BadRequest(
-            f"the prompt has {tokens} tokens, but at most {limits.max_model_len - 1} leave room for an answer", where
+            f"the prompt has {tokens} tokens, but may have at most {limits.max_model_len - 1}, so that one token can "
+            "be generated: shorten it",
+            where,
         )
     if (highest := int(np.frombuffer(prompt, np.uint32).max())) >= limits.vocab_size:
-        raise BadRequest(f"token id {highest} is beyond the vocabulary of {limits.vocab_size}", where)
+        raise BadRequest(f"token id {highest} is outside the vocabulary of {limits.vocab_size} tokens", where)
     room = limits.max_model_len - tokens
     if asked is not None and asked > room:
         raise BadRequest(
-            f"max_tokens is {asked}, but {tokens} prompt tokens leave room for {room} of {limits.max_model_len}",
+            f"max_tokens is {asked}, but the prompt's {tokens} tokens leave {room} of the {limits.max_model_len} that "
+            "prompt and answer may have together: ask for fewer",
             "max_tokens",
         )
     return room if asked is None else asked
@@ -166,6 +177,6 @@ def _bias(named: dict[str, float], limits: Limits) -> dict[int, float]:
     result = {}
     for key, value in named.items():
         if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= limits.vocab_size:
-            raise BadRequest(f"logit_bias key {key[:100]!r} is no token id of this model", "logit_bias")
+            raise BadRequest(f"logit_bias key {key[:100]!r} is not a token id of this model", "logit_bias")
         result[int(key)] = value
     return result

@@ -1,7 +1,7 @@
-"""API keys: who may ask, and as which tenant. Knows no HTTP. No key is ever part of a message.
+"""API keys and their tenants. Knows no HTTP. No message contains a key.
 
-Keys are compared by their digests under a secret of this process: how long a comparison takes says nothing of a key,
-since nobody outside knows what is compared.
+Keys are stored and compared as digests that are keyed with a secret of this process, so the time that a comparison
+takes reveals nothing about a key.
 """
 
 import hashlib
@@ -18,51 +18,53 @@ from v4_core.errors import ConfigError
 
 
 class Keys:
-    """The tenant of each key."""
+    """The API keys of one version of the key file, each with its tenant."""
 
     def __init__(self, tenants: Mapping[str, str], written: datetime | None = None) -> None:
-        """`written`: when the file with them was."""
+        """`tenants`: tenant by key. `written`: the file's modification time."""
         self.written = written
         self._secret = secrets.token_bytes(32)
         self._tenants = {self._digest(key.encode()): tenant for key, tenant in tenants.items()}
 
-    def tenant(self, shown: bytes) -> str | None:
-        """Whose key this is; None if nobody's."""
-        return self._tenants.get(self._digest(shown))
+    def tenant(self, key: bytes) -> str | None:
+        """Returns the tenant of a key, or None if the key is unknown."""
+        return self._tenants.get(self._digest(key))
 
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, digest_size=32, key=self._secret).digest()
 
 
 class KeyRing:
-    """The keys of a file that changes. A key that vanished from it is good for a while: routers see a change at
-    different times, and until the last of them did, the former key is the one that all of them take.
+    """The keys of a file that changes.
+
+    A key that was removed from the file stays valid for a while: routers read a change at different times, and until
+    the last of them has read it, the removed key is the only one that all of them accept.
     """
 
     def __init__(
         self, keys: Keys, overlap_seconds: Callable[[], float], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`overlap_seconds` as it is meant now, also for keys that vanished before; 0 = none is good any more."""
+        """`overlap_seconds` returns how long a removed key stays valid; its present value counts for all of them."""
         self._overlap_seconds, self._clock = overlap_seconds, clock
         self._current = keys
-        self._former: list[tuple[Keys, float]] = []  # and when it was replaced; the newest first
+        self._former: list[tuple[Keys, float]] = []  # earlier keys and when they were replaced, newest first
 
     @property
     def written(self) -> datetime | None:
-        """When the file got the keys that it has now: whatever was changed before that time counts."""
+        """Modification time of the file whose keys are used: every change made before it is in effect."""
         return self._current.written
 
     def replace(self, keys: Keys) -> None:
-        """The file has these keys now."""
+        """Uses the keys of a new version of the file."""
         self._former = [(self._current, self._clock()), *self._kept()]
         self._current = keys
 
-    def tenant(self, shown: bytes) -> str | None:
-        """Whose key this is; None if nobody's."""
-        tenant = self._current.tenant(shown)
+    def tenant(self, key: bytes) -> str | None:
+        """Returns the tenant of a valid key, or None if the key is not valid."""
+        tenant = self._current.tenant(key)
         if tenant is None and self._former:
             self._former = self._kept()
-            tenant = next(filter(None, (keys.tenant(shown) for keys, _ in self._former)), None)
+            tenant = next(filter(None, (keys.tenant(key) for keys, _ in self._former)), None)
         return tenant
 
     def _kept(self) -> list[tuple[Keys, float]]:
@@ -71,17 +73,21 @@ class KeyRing:
 
 
 def read_keys(file: Path) -> Keys:
-    """Keys of a YAML file, `key: tenant` a line. Raises ConfigError, which names entries by their place only."""
+    """Returns the keys of a YAML file with one `key: tenant` per line.
+
+    Raises ConfigError, which names an entry by its position only.
+    """
     try:
-        written = datetime.fromtimestamp(file.stat().st_mtime, UTC)  # first: a change meanwhile makes it too early
+        # Taken before the content is read: if the file changes in between, the time is too early and never too late.
+        written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
         data = parse_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"api_keys {file} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         where = f"line {mark.line + 1}" if mark else "its content"
-        what = "repeats a key: give each one tenant" if isinstance(error, RepeatedKey) else "is no YAML"
-        raise ConfigError(f"api_keys {file}: {where} {what}") from None  # its own message quotes the line
+        what = "repeats a key: give each key one tenant" if isinstance(error, RepeatedKey) else "is not valid YAML"
+        raise ConfigError(f"api_keys {file}: {where} {what}") from None  # the YAML error would quote the line
     if not isinstance(data, dict) or not data:
         raise ConfigError(f"api_keys {file} must hold at least one line `key: tenant`")
     for number, (key, tenant) in enumerate(data.items(), 1):
@@ -91,8 +97,10 @@ def read_keys(file: Path) -> Keys:
 
 def _check(where: str, key: object, tenant: object) -> None:
     if not isinstance(key, str):
-        raise ConfigError(f"{where}: the key is no text: put it into quotes")
+        raise ConfigError(f"{where}: the key is not a string: put it in quotes")
     if not key or not all("!" <= c <= "~" for c in key):
-        raise ConfigError(f"{where}: a key is one word of printable ASCII, such as `openssl rand -hex 32` makes")
+        raise ConfigError(
+            f"{where}: the key must be printable ASCII without spaces: make one with `openssl rand -hex 32`"
+        )
     if not isinstance(tenant, str) or not tenant or not tenant.isprintable():
-        raise ConfigError(f"{where}: the tenant must be a name; put numbers into quotes")
+        raise ConfigError(f"{where}: the tenant must be a non-empty printable string: put a number in quotes")

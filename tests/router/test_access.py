@@ -96,7 +96,7 @@ async def test_keys_change_without_a_restart(deploy: Deploy, keys: Path, caplog:
     assert (await d.http.get("/v1/models", headers=carol)).status_code == 200
     with caplog.at_level(logging.ERROR):
         write(keys, "sk-dave-1: [dave\n")
-        await until(lambda: "is no YAML" in caplog.text, "the broken file is told of")
+        await until(lambda: "is not valid YAML" in caplog.text, "a log line about the broken file")
     assert (await d.http.get("/v1/models", headers=carol)).status_code == 200
 
 
@@ -121,7 +121,7 @@ async def test_keys_are_never_logged(deploy: Deploy, keys: Path, caplog: pytest.
         await d.complete(PROMPT, max_tokens=2, headers=ALICE)
         await d.complete(PROMPT, max_tokens=2, headers={"authorization": "Bearer sk-eve-1"})
         write(keys, "sk-carol-1: carol\nsk-dave-1: [\n")
-        await until(lambda: "is no YAML" in caplog.text, "the broken file is told of")
+        await until(lambda: "is not valid YAML" in caplog.text, "a log line about the broken file")
     assert not [r for r in caplog.records if "sk-" in r.getMessage() and r.name.startswith("v4")]
 
 

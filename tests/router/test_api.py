@@ -338,12 +338,12 @@ async def test_without_prefill_workers_decode_does_all(deploy: Deploy) -> None:
     ("body", "status", "param", "message"),
     [
         ({"model": "other"}, 404, "model", "use 'tiny'"),
-        ({"prompt": [VOCAB]}, 400, "prompt", "token id 400 is beyond the vocabulary of 400"),
-        ({"prompt": [9] * 100}, 400, "prompt", "100 tokens, but at most 99"),
-        ({"prompt": [9] * 90, "max_tokens": 11}, 400, "max_tokens", "90 prompt tokens leave room for 10 of 100"),
-        ({"logit_bias": {"400": 1}}, 400, "logit_bias", "no token id"),
-        ({"logit_bias": {"x": 1}}, 400, "logit_bias", "no token id"),
-        ({"prompt": [[9]] * 100, "n": 2}, 400, "n", "over 128 choices"),
+        ({"prompt": [VOCAB]}, 400, "prompt", "token id 400 is outside the vocabulary of 400 tokens"),
+        ({"prompt": [9] * 100}, 400, "prompt", "100 tokens, but may have at most 99"),
+        ({"prompt": [9] * 90, "max_tokens": 11}, 400, "max_tokens", "90 tokens leave 10 of the 100 that"),
+        ({"logit_bias": {"400": 1}}, 400, "logit_bias", "is not a token id"),
+        ({"logit_bias": {"x": 1}}, 400, "logit_bias", "is not a token id"),
+        ({"prompt": [[9]] * 100, "n": 2}, 400, "n", "more than 128 choices"),
         ({"stream_options": {}}, 400, "stream_options", "needs stream=true"),
         ({"bogus": 1}, 400, "bogus", "unknown field"),
     ],
@@ -402,7 +402,7 @@ async def test_more_choices_than_any_decode_worker_has_room_for(deploy: Deploy) 
     response = await d.complete(PROMPT, n=4)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "n")
-    assert "holds at most 3: ask for fewer" in error["message"]
+    assert "runs at most 3 sequences: ask for fewer" in error["message"]
     assert (await d.complete(PROMPT, n=3, max_tokens=3)).status_code == 200
 
 
