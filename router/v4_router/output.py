@@ -1,4 +1,4 @@
-"""From tokens to what a client reads, for one choice: text, reasoning apart, stop strings. Pure."""
+"""Turns the tokens of a choice into the text that its client reads, with reasoning and stop strings. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from v4_router.detokenizer import Detokenizer
 from v4_router.generation import Emit
 from v4_router.stops import StopMatcher
 
-_LOWEST_LOGPROB = -9999.0  # JSON has no minus infinity
+_LOWEST_LOGPROB = -9999.0  # replaces minus infinity, which JSON cannot express
 
 
 @dataclass(slots=True)
 class Delta:
-    """What one Emit adds to a choice."""
+    """The text and tokens that one Emit adds to a choice."""
 
     choice: int
     text: str
@@ -26,12 +26,12 @@ class Delta:
 
 
 class ChoiceOutput:
-    """One choice as it grows. Stop strings are looked for in the answer, not in the reasoning before it."""
+    """One growing choice. Stop strings apply to the answer, not to the reasoning before it."""
 
     def __init__(
         self, choice: int, token_bytes: Sequence[bytes], stops: tuple[str, ...], think_end: int | None
     ) -> None:
-        """`think_end`: the token that ends the reasoning which the choice begins with; None if it begins with none."""
+        """`think_end`: the token that ends the choice's reasoning; None if the choice has no reasoning."""
         self.choice = choice
         self.tokens = 0
         self.finish: str | None = None
@@ -40,7 +40,10 @@ class ChoiceOutput:
         self._stops = StopMatcher(stops)
 
     def push(self, emit: Emit) -> Delta:
-        """Adds tokens. When a stop string ends the choice, the delta stops with the token that completed it."""
+        """Adds tokens, and returns what they add to the choice.
+
+        If a stop string ends the choice, the delta ends with the token that completed the stop string.
+        """
         text = reasoning = ""
         for used, token in enumerate(emit.ids, 1):
             if token == self._think_end:
@@ -51,8 +54,8 @@ class ChoiceOutput:
             if self._think_end is not None:
                 reasoning += piece
                 continue
-            shown, stopped = self._stops.push(piece)
-            text += shown
+            released, stopped = self._stops.push(piece)
+            text += released
             if stopped:
                 return self._delta(text, reasoning, emit, used, "stop")
         if emit.finish:
@@ -60,8 +63,8 @@ class ChoiceOutput:
             if self._think_end is not None:
                 reasoning += rest
             else:
-                shown, stopped = self._stops.push(rest)
-                text += shown if stopped else shown + self._stops.flush()
+                released, stopped = self._stops.push(rest)
+                text += released if stopped else released + self._stops.flush()
         return self._delta(text, reasoning, emit, len(emit.ids), emit.finish)
 
     def _delta(self, text: str, reasoning: str, emit: Emit, used: int, finish: str | None) -> Delta:
@@ -71,15 +74,15 @@ class ChoiceOutput:
 
 
 class LogprobWriter:
-    """Log-probabilities in both shapes of the OpenAI interface."""
+    """Writes log-probabilities in the shapes of the two OpenAI routes."""
 
     def __init__(self, token_bytes: Sequence[bytes], names: dict[int, str]) -> None:
-        """`names`: of the tokens that have no text of their own."""
+        """`token_bytes`: bytes by token id. `names`: name by token id, for tokens without text."""
         self._bytes = token_bytes
         self._names = names
 
     def chat(self, ids: list[int], logprobs: list[pb.TokenLogprobs]) -> dict[str, Any]:
-        """`logprobs` of a chat choice."""
+        """Returns the field `logprobs` of a chat choice."""
         content = []
         for token, entry in zip(ids, logprobs, strict=True):
             item = self._entry(token, entry.logprob)
@@ -88,10 +91,11 @@ class LogprobWriter:
         return {"content": content, "refusal": None}
 
     def completion(self, ids: list[int], logprobs: list[pb.TokenLogprobs], offset: int) -> dict[str, Any]:
-        """`logprobs` of a completion choice; `offset` is where the first token's text begins.
+        """Returns the field `logprobs` of a completion choice. `offset`: characters of text before the first token.
 
-        As with OpenAI and vLLM, the sampled token is among its alternatives, which are one more where it is not among
-        the likeliest. (A chat's are the likeliest alone; the sampled token stands beside them, whatever its rank.)
+        As with OpenAI and vLLM, `top_logprobs` always contains the sampled token, and so has one more entry if the
+        sampled token is not among the likeliest. (In a chat, `top_logprobs` has the likeliest tokens only, and the
+        sampled token is given beside them.)
         """
         tokens = [self._text(token) for token in ids]
         offsets = []

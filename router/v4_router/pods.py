@@ -1,11 +1,11 @@
-"""Workers as the pods of one V4Deployment: list, then watch, then list again. Never on a request's path.
+"""Finds workers as the pods of one V4Deployment, by listing and watching them. Not on the path of a request.
 
-While the API server is away, what it said last stays true. Every list is the whole truth again: a change that a watch
-lost is made up for by the next one, minutes later at most.
+While the API server cannot be reached, the last known pods stay in use. Each watch ends after five minutes and is
+followed by a new list, so an event that a watch lost is corrected within minutes.
 
-Credentials that are refused are read again, since kubelet renews the token in the pod. The token of a ServiceAccount
-that was deleted is refused for good, or until kubelet renews it within the hour, even if another one has its name by
-now: that is told, and it takes a new pod.
+If the API server refuses the credentials, they are read again, since the kubelet renews the token in the pod. If the
+pod's ServiceAccount was deleted and created again, the old token is refused until the kubelet renews it, which may take
+an hour. The error is reported meanwhile; a new pod gets a valid token at once.
 """
 
 import asyncio
@@ -27,23 +27,25 @@ from v4_router.endpoints import WorkerEndpoint, of_pod
 
 log = logging.getLogger(__name__)
 
-_RESYNC_SECONDS = 300  # that a watch lives
-_SILENCE_SECONDS = 150.0  # after which a watch is dead: the API server sends a bookmark every minute
-_LIST_SECONDS = 30.0  # that a list may take
-_PAUSE_SECONDS = (0.2, 10.0)  # first and longest between two lists
-_STEADY_SECONDS = 10.0  # after which a watch was a good one
-_TOLD_SECONDS = 15.0  # without a list, after which that is a trouble: an API server that restarts is back by then
+_RESYNC_SECONDS = 300  # length of a watch, after which the pods are listed again
+_SILENCE_SECONDS = 150.0  # a watch without any event for this long is dead: a bookmark is sent every minute
+_LIST_SECONDS = 30.0  # timeout of a list
+_PAUSE_SECONDS = (0.2, 10.0)  # first and longest back-off between two lists
+_STEADY_SECONDS = 10.0  # the back-off starts again from its first value after a watch that lasted this long
+_REPORTED_SECONDS = 15.0  # failures for this long are a problem; an API server that restarts is back sooner
+
+Listener = Callable[[Iterable[WorkerEndpoint]], None]
 
 
 class ApiError(Exception):
-    """The API server said no."""
+    """The API server answered with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
         self.status = status
 
 
-_NO_ANSWER = (
+_RETRIED = (
     ApiError,
     ConfigError,
     client.ApiException,
@@ -55,37 +57,36 @@ _NO_ANSWER = (
 
 
 class PodWatch:
-    """Follows the pods with a deployment's label; `tell` hears of all their workers at every change."""
+    """Follows the pods with a deployment's label, and calls `on_change` with all their workers at every change."""
 
-    def __init__(
-        self, api: client.ApiClient, namespace: str, deployment: str, tell: Callable[[Iterable[WorkerEndpoint]], None]
-    ) -> None:
+    def __init__(self, api: client.ApiClient, namespace: str, deployment: str, on_change: Listener) -> None:
         self._api = api
         self._namespace, self._selector = namespace, f"{DEPLOYMENT_LABEL}={deployment}"
-        self._tell = tell
-        self._pods: dict[str, tuple[WorkerEndpoint, ...]] = {}  # by uid
-        self._failing_since: float | None = None  # by the loop's clock; None once all were listed
-        self._error = ""  # that was logged last; empty once a watch told something
-        self._refused = False  # the last try, for its credentials
+        self._on_change = on_change
+        self._pods: dict[str, tuple[WorkerEndpoint, ...]] = {}  # by pod uid
+        self._failing_since: float | None = None  # on the event loop's clock; None after a successful list
+        self._error = ""  # the last error that was logged; empty after an event of a watch
+        self._refused = False  # whether the API server refused the credentials at the last attempt
 
     @classmethod
-    async def connect(
-        cls, namespace: str, deployment: str, tell: Callable[[Iterable[WorkerEndpoint]], None]
-    ) -> "PodWatch":
-        """With the credentials of this pod, or of the file that KUBECONFIG names. Raises ConfigError without either."""
+    async def connect(cls, namespace: str, deployment: str, on_change: Listener) -> "PodWatch":
+        """Returns a watch with this pod's credentials, or with those of the file in KUBECONFIG.
+
+        Raises ConfigError if there are neither.
+        """
         settings = client.Configuration()
         await _read_credentials(settings)
-        return cls(client.ApiClient(settings), namespace, deployment, tell)
+        return cls(client.ApiClient(settings), namespace, deployment, on_change)
 
     def problem(self) -> str:
-        """Why pods have not been seen for a while; empty if they are. Belongs to the loop that runs `run`."""
+        """Returns why the pods have not been listed for a while, or "". Call it on the event loop that runs `run`."""
         since = self._failing_since
-        if since is None or asyncio.get_running_loop().time() - since < _TOLD_SECONDS:
+        if since is None or asyncio.get_running_loop().time() - since < _REPORTED_SECONDS:
             return ""
         return self._error
 
     async def run(self) -> None:
-        """Until cancelled; whatever the API server does, it is asked again."""
+        """Lists and watches until cancelled; tries again after every error of the API server."""
         loop = asyncio.get_running_loop()
         pause, longest = _PAUSE_SECONDS
         async with self._api as api:
@@ -96,27 +97,27 @@ class PodWatch:
                     if self._refused:
                         await _read_credentials(api.configuration)
                     await self._follow(pods, await self._list(pods))
-                except _NO_ANSWER as error:
+                except _RETRIED as error:
                     self._failed(error, loop.time())
                 pause = _PAUSE_SECONDS[0] if loop.time() - began > _STEADY_SECONDS else min(2 * pause, longest)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
 
     def _failed(self, error: BaseException, now: float) -> None:
         self._refused = isinstance(error, ApiError) and error.status == HTTPStatus.UNAUTHORIZED
-        said = f"the pods of namespace {self._namespace} cannot be read: {str(error) or type(error).__name__}"
-        if said != self._error:
-            log.warning("%s; known workers stay", said)
-        self._error = said
+        message = f"the pods of namespace {self._namespace} cannot be read: {str(error) or type(error).__name__}"
+        if message != self._error:
+            log.warning("%s; trying again, and keeping the known workers", message)
+        self._error = message
         if self._failing_since is None:
             self._failing_since = now
 
     def _listed(self) -> None:
         if self._failing_since is not None:
-            log.info("the pods of namespace %s are read again", self._namespace)
+            log.info("the pods of namespace %s can be read again", self._namespace)
         self._failing_since, self._refused = None, False
 
     async def _list(self, pods: client.CoreV1Api) -> str:
-        """All pods; the version of the list."""
+        """Lists all pods, and returns the resourceVersion of the list."""
         response = await pods.list_namespaced_pod_without_preload_content(
             self._namespace, label_selector=self._selector, _request_timeout=_LIST_SECONDS
         )
@@ -130,7 +131,10 @@ class PodWatch:
         return version
 
     async def _follow(self, pods: client.CoreV1Api, version: str) -> None:
-        """Changes since a version, until the server ends them. Raises ApiError if it knows the version no more."""
+        """Applies the changes since a resourceVersion until the server ends the watch.
+
+        Raises ApiError if the server no longer has that version.
+        """
         response = await pods.list_namespaced_pod_without_preload_content(
             self._namespace,
             label_selector=self._selector,
@@ -157,11 +161,11 @@ class PodWatch:
                 self._report()
 
     def _report(self) -> None:
-        self._tell(endpoint for endpoints in self._pods.values() for endpoint in endpoints)
+        self._on_change(endpoint for endpoints in self._pods.values() for endpoint in endpoints)
 
 
 async def _read_credentials(settings: client.Configuration) -> None:
-    """Fill in address and credentials. Raises ConfigError."""
+    """Fills in the API server's address and the credentials. Raises ConfigError if there are none."""
     try:
         if file := os.environ.get("KUBECONFIG"):
             await config.load_kube_config(config_file=file, client_configuration=settings)
@@ -170,28 +174,28 @@ async def _read_credentials(settings: client.Configuration) -> None:
     except (config.ConfigException, OSError, yaml.YAMLError) as error:
         reason = str(error).rstrip(".")
         raise ConfigError(
-            f"no way to the Kubernetes API ({reason}): run in a pod with a service account, set KUBECONFIG, or "
-            "name workers by --prefill and --decode"
+            f"the Kubernetes API cannot be reached ({reason}): run in a pod with a service account, set KUBECONFIG, "
+            "or give worker addresses as --prefill and --decode instead of --deployment"
         ) from error
 
 
 async def _changes(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """Events of a watch. Raises TimeoutError if it falls silent."""
+    """Yields the events of a watch. Raises TimeoutError if none arrives for _SILENCE_SECONDS."""
     while True:
         async with asyncio.timeout(_SILENCE_SECONDS):
             line = await response.content.readline()
-        if not line.endswith(b"\n"):  # the end, or a line that was cut
+        if not line.endswith(b"\n"):  # the end of the stream, or an incomplete line
             return
         yield json.loads(line)
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
     if response.status != HTTPStatus.OK:
-        raise ApiError(response.status, _said(await response.text()))
+        raise ApiError(response.status, _message(await response.text()))
 
 
-def _said(body: str) -> str:
-    """The message of a Status, which is what the API server sends, or the beginning of anything else."""
+def _message(body: str) -> str:
+    """Returns the message of a Kubernetes Status, or the beginning of a body that is not a Status."""
     try:
         message = json.loads(body).get("message")
     except (ValueError, AttributeError):

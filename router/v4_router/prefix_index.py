@@ -1,6 +1,7 @@
-"""What the router believes each worker has cached: the block chains that it sent there. A guess, and bounded.
+"""The router's bounded estimate of what each worker has cached: the block chains of prompts sent to the worker.
 
-Pure: block names in, numbers of blocks out. The cached tokens that a worker reports correct the guess.
+Pure: takes names of blocks and returns numbers of blocks. The estimate is corrected by the number of cached tokens that
+a worker reports for each prompt.
 """
 
 from collections import OrderedDict
@@ -10,10 +11,10 @@ DEFAULT_BLOCKS = 1 << 17  # per worker: 33 M tokens
 
 
 class PrefixIndex:
-    """Names of blocks of one worker, least recently used first.
+    """The names of one worker's blocks in LRU order, each with the time at which it was recorded.
 
-    A name is born when it is first recorded. A block cannot be older than the block before it, so forgetting a block
-    and recording it again makes everything that was behind it unreachable, without a tree.
+    A block cannot have been recorded before its predecessor in the chain. So if a block was evicted and recorded again,
+    its successors of the earlier time no longer match: the index needs no tree.
     """
 
     def __init__(self, limit: int = DEFAULT_BLOCKS) -> None:
@@ -25,7 +26,7 @@ class PrefixIndex:
         return len(self._born)
 
     def match(self, names: Sequence[bytes]) -> int:
-        """How many leading blocks of this chain the worker is believed to have."""
+        """Returns how many leading blocks of the chain the worker is estimated to have."""
         born = 0
         for count, name in enumerate(names):
             at = self._born.get(name, -1)
@@ -35,10 +36,10 @@ class PrefixIndex:
         return len(names)
 
     def record(self, names: Sequence[bytes]) -> None:
-        """The chain was sent to the worker, which will have it."""
+        """Adds the chain of a prompt that was sent to the worker."""
         self._clock += 1
         known = self.match(names)
-        for i in range(len(names) - 1, -1, -1):  # the root last: it is forgotten last
+        for i in range(len(names) - 1, -1, -1):  # the chain's first block last, so that it is evicted last
             if i >= known:
                 self._born[names[i]] = self._clock
             self._born.move_to_end(names[i])
@@ -46,11 +47,11 @@ class PrefixIndex:
             self._born.popitem(last=False)
 
     def correct(self, names: Sequence[bytes], cached_blocks: int) -> None:
-        """The worker had only so many leading blocks of the chain, and computes the others now."""
+        """Corrects the estimate: the worker had `cached_blocks` leading blocks of the chain, and computes the rest."""
         for name in names[cached_blocks:]:
             self._born.pop(name, None)
         self.record(names)
 
     def clear(self) -> None:
-        """The worker is a new process."""
+        """Forgets all blocks, since the worker was restarted."""
         self._born.clear()

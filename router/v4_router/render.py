@@ -1,6 +1,6 @@
-"""What the OpenAI interfaces say of a running or finished job, as JSON. Pure.
+"""Renders the answers of the OpenAI routes as JSON. Pure.
 
-Chunks of streams are put together from prepared strings: they are the router's hottest path.
+The chunks of a stream are built from prepared strings, since they are the router's hottest path.
 """
 
 import json
@@ -17,10 +17,11 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON on what every client takes for one line; other text stays as it is.
+    """Returns compact JSON in which no client finds a line break. Other non-ASCII text is not escaped.
 
-    An event's data ends at CR or LF only, but clients that read lines with Python's or JavaScript's means may end them
-    at U+0085, U+2028 and U+2029 too. The other characters at which they do are controls, which JSON escapes anyway.
+    In server-sent events a line ends at CR or LF only, but clients that split lines with the functions of Python or
+    JavaScript also split at U+0085, U+2028 and U+2029. All other line breaks of theirs are control characters, which
+    JSON escapes anyway.
     """
     text = _encode(value)
     if text.isascii():
@@ -30,14 +31,14 @@ def dumps(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a job."""
+    """Numbers of tokens of a job."""
 
     prompt: int
     cached: int
     completion: int
 
     def body(self) -> dict[str, Any]:
-        """The `usage` object."""
+        """Returns the object `usage` of an answer."""
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
@@ -47,8 +48,8 @@ class Usage:
 
 
 @dataclass(slots=True)
-class _Text:
-    """What a choice has said so far."""
+class _Choice:
+    """What a choice consists of so far."""
 
     begun: bool = False
     characters: int = 0
@@ -60,13 +61,16 @@ class _Text:
 
 
 class Renderer:
-    """Writes one job's answer: `chunk` for each delta of a stream, or `add` for each and `full` at the end."""
+    """Renders the answer of one job.
+
+    For a stream, call `chunk` with each delta and then `last`; otherwise call `add` with each delta and then `full`.
+    """
 
     def __init__(self, job: Job, identity: tuple[str, int, str], writer: LogprobWriter) -> None:
-        """`identity`: id, time of creation in s and model, as the answer names them."""
+        """`identity`: the answer's id, its time of creation in Unix seconds, and the model's name."""
         self._job = job
         self._writer = writer
-        self._choices = [_Text() for _ in range(job.n * len(job.prompts))]
+        self._choices = [_Choice() for _ in range(job.n * len(job.prompts))]
         kind = "chat.completion" if job.chat else "text_completion"
         chunk = "chat.completion.chunk" if job.chat else kind
         names = ("id", "created", "model")
@@ -75,68 +79,68 @@ class Renderer:
         self._tail = ',"usage":null}\n\n' if job.include_usage else "}\n\n"
 
     def chunk(self, delta: Delta) -> str:
-        """One event of a stream, or nothing if there is nothing to show yet."""
-        job, said = self._job, self._choices[delta.choice]
+        """Returns one event of a stream, or "" if the delta has nothing to show."""
+        job, choice = self._job, self._choices[delta.choice]
         shows_ids = job.return_token_ids and delta.ids
         if not (delta.text or delta.reasoning or delta.finish or shows_ids or (delta.logprobs and delta.ids)):
             return ""
         parts = [f'{self._head}{{"index":{delta.choice},']
         if job.chat:
-            parts.append(f'"delta":{self._chat_delta(delta, said)}')
+            parts.append(f'"delta":{self._chat_delta(delta, choice)}')
         else:
             parts.append(f'"text":{dumps(delta.text)}')
         if job.top_logprobs is not None:
-            parts.append(f',"logprobs":{dumps(self._logprobs(delta, said))}')
+            parts.append(f',"logprobs":{dumps(self._logprobs(delta, choice))}')
         else:
             parts.append(',"logprobs":null')
         if job.return_token_ids:
             parts.append(f',"token_ids":{dumps(delta.ids)}')
         finish = f'"{delta.finish}"' if delta.finish else "null"
         parts.append(f',"finish_reason":{finish}}}]{self._tail}')
-        said.characters += len(delta.text)
+        choice.characters += len(delta.text)
         return "".join(parts)
 
     def last(self, usage: Usage | None, extra: dict[str, Any]) -> str:
-        """The event behind the last choice's end: usage and further facts, no choice."""
+        """Returns the event after the end of the last choice; it has the usage and `extra`, but no choice."""
         facts = dict(extra) if usage is None else {**extra, "usage": usage.body()}
         return f"{self._head}],{dumps(facts)[1:]}\n\n"
 
     def add(self, delta: Delta) -> None:
-        """Keep for `full`."""
-        said = self._choices[delta.choice]
+        """Adds a delta to the answer that `full` returns."""
+        choice = self._choices[delta.choice]
         if self._job.top_logprobs is not None:
-            said.logprobs = _joined(said.logprobs, self._logprobs(delta, said))
-        said.characters += len(delta.text)
-        said.text.append(delta.text)
-        said.reasoning.append(delta.reasoning)
-        said.ids += delta.ids
-        said.finish = delta.finish
+            choice.logprobs = _joined(choice.logprobs, self._logprobs(delta, choice))
+        choice.characters += len(delta.text)
+        choice.text.append(delta.text)
+        choice.reasoning.append(delta.reasoning)
+        choice.ids += delta.ids
+        choice.finish = delta.finish
 
     def full(self, usage: Usage, extra: dict[str, Any]) -> bytes:
-        """The whole answer."""
-        choices = [self._choice(i, said) for i, said in enumerate(self._choices)]
+        """Returns the whole answer of a request that does not stream."""
+        choices = [self._body(i, choice) for i, choice in enumerate(self._choices)]
         return dumps({**self._full, "choices": choices, "usage": usage.body(), **extra}).encode()
 
-    def _choice(self, index: int, said: _Text) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": index}
-        text = "".join(said.text)
+    def _body(self, index: int, choice: _Choice) -> dict[str, Any]:
+        body: dict[str, Any] = {"index": index}
+        text = "".join(choice.text)
         if self._job.chat:
             message: dict[str, Any] = {"role": "assistant", "content": text}
             if self._job.thinking:
-                message["reasoning_content"] = "".join(said.reasoning)
-            choice["message"] = message
+                message["reasoning_content"] = "".join(choice.reasoning)
+            body["message"] = message
         else:
-            choice["text"] = text
-        choice["logprobs"] = said.logprobs
+            body["text"] = text
+        body["logprobs"] = choice.logprobs
         if self._job.return_token_ids:
-            choice["token_ids"] = said.ids
-        choice["finish_reason"] = said.finish
-        return choice
+            body["token_ids"] = choice.ids
+        body["finish_reason"] = choice.finish
+        return body
 
-    def _chat_delta(self, delta: Delta, said: _Text) -> str:
+    def _chat_delta(self, delta: Delta, choice: _Choice) -> str:
         fields: dict[str, Any] = {}
-        if not said.begun:
-            said.begun = True
+        if not choice.begun:
+            choice.begun = True
             fields = {"role": "assistant", "content": ""}
         if delta.reasoning:
             fields["reasoning_content"] = delta.reasoning
@@ -144,36 +148,36 @@ class Renderer:
             fields["content"] = delta.text
         return dumps(fields)
 
-    def _logprobs(self, delta: Delta, said: _Text) -> dict[str, Any]:
+    def _logprobs(self, delta: Delta, choice: _Choice) -> dict[str, Any]:
         if self._job.chat:
             return self._writer.chat(delta.ids, delta.logprobs)
-        return self._writer.completion(delta.ids, delta.logprobs, said.characters)
+        return self._writer.completion(delta.ids, delta.logprobs, choice.characters)
 
 
 def _joined(before: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
-    """Two logprobs objects of one choice, one behind the other."""
+    """Appends one logprobs object of a choice to the one before it."""
     if before is None:
         return more
     return {key: before[key] + value if isinstance(value, list) else value for key, value in more.items()}
 
 
 def error_event(body: dict[str, Any]) -> str:
-    """The one event that ends a stream which cannot go on."""
+    """Returns the event that ends a failed stream."""
     return f"data: {dumps(body)}\n\n"
 
 
 def models(name: str, created: int, max_model_len: int | None) -> dict[str, Any]:
-    """Body of `/v1/models`; the length is known once a worker was up."""
+    """Returns the body of `/v1/models`. `max_model_len` is None until a worker has been up."""
     return {"object": "list", "data": [model(name, created, max_model_len)]}
 
 
 def model(name: str, created: int, max_model_len: int | None) -> dict[str, Any]:
-    """One served model."""
+    """Returns the model object of `/v1/models`."""
     return {"id": name, "object": "model", "created": created, "owned_by": "v4serve", "max_model_len": max_model_len}
 
 
 def route(pairs: Sequence[tuple[str, str]], cached: int, reason: str) -> str:
-    """The `x-v4serve-route` header: the pairs that serve the prompts, each once."""
+    """Returns the header `x-v4serve-route`, which lists each worker of `pairs`, (prefill, decode) by prompt, once."""
     prefill = ",".join(dict.fromkeys(p for p, _ in pairs))
     decode = ",".join(dict.fromkeys(d for _, d in pairs))
     return f"prefill={prefill}; decode={decode}; cached={cached}; reason={reason}"

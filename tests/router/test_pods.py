@@ -17,12 +17,12 @@ from v4_router.status import fleet_status
 
 
 class Known:
-    """What was told last."""
+    """The endpoints of the last report, by uid of their pods."""
 
     def __init__(self) -> None:
         self.endpoints: dict[str, WorkerEndpoint] = {}
 
-    def tell(self, endpoints: Iterable[WorkerEndpoint]) -> None:
+    def on_change(self, endpoints: Iterable[WorkerEndpoint]) -> None:
         self.endpoints = {e.uid: e for e in endpoints}
 
     @property
@@ -49,7 +49,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def known(server: FakeApiServer) -> AsyncIterator[Known]:
     """Of a watch that has begun."""
     result = Known()
-    watch = await PodWatch.connect("ns", "demo", result.tell)
+    watch = await PodWatch.connect("ns", "demo", result.on_change)
     running = asyncio.create_task(watch.run())
     await until(lambda: bool(server.watches), "the watch began")
     assert result.uids == {"a"}
@@ -82,7 +82,7 @@ async def test_a_cut_watch_is_made_up_for(server: FakeApiServer, known: Known, p
     await until(lambda: known.uids == {"b"}, "listed again")
     await until(lambda: bool(server.watches), "watched again")
     server.set("c", "127.0.0.1:3")
-    await until(lambda: known.uids == {"b", "c"}, "told of")
+    await until(lambda: known.uids == {"b", "c"}, "the log line")
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as the answer"])
@@ -120,7 +120,7 @@ async def test_a_delete_that_was_lost_is_found_by_the_next_list(server: FakeApiS
 
 async def test_a_silent_watch_is_dead(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("v4_router.pods._SILENCE_SECONDS", 0.1)
-    watch = await PodWatch.connect("ns", "demo", Known().tell)
+    watch = await PodWatch.connect("ns", "demo", Known().on_change)
     running = asyncio.create_task(watch.run())
     await until(lambda: server.lists >= 3, "listed again though nothing ended")
     running.cancel()
@@ -131,15 +131,15 @@ async def test_no_server_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Tried again and again, told of once."""
-    monkeypatch.setattr("v4_router.pods._TOLD_SECONDS", 0.5)
+    monkeypatch.setattr("v4_router.pods._REPORTED_SECONDS", 0.5)
     async with api_server(FakeApiServer(), tmp_path, monkeypatch):
         pass
-    watch = await PodWatch.connect("ns", "demo", Known().tell)
+    watch = await PodWatch.connect("ns", "demo", Known().on_change)
     running = asyncio.create_task(watch.run())
-    await until(lambda: "known workers stay" in caplog.text, "told of")
+    await until(lambda: "keeping the known workers" in caplog.text, "the log line")
     assert watch.problem() == "", "it may be back in a moment"
     await until(lambda: "Cannot connect" in watch.problem(), "it has been away for long")
-    assert caplog.text.count("known workers stay") == 1
+    assert caplog.text.count("keeping the known workers") == 1
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -147,10 +147,10 @@ async def test_no_server_at_all(
 async def test_a_token_that_is_refused_is_read_again(
     server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("v4_router.pods._TOLD_SECONDS", 0.0)
+    monkeypatch.setattr("v4_router.pods._REPORTED_SECONDS", 0.0)
     caplog.set_level(logging.INFO, "v4_router.pods")
     known = Known()
-    watch = await PodWatch.connect("ns", "demo", known.tell)
+    watch = await PodWatch.connect("ns", "demo", known.on_change)
     running = asyncio.create_task(watch.run())
     await until(lambda: bool(server.watches), "the watch began")
     assert watch.problem() == ""
@@ -166,7 +166,7 @@ async def test_a_token_that_is_refused_is_read_again(
     server.set("c", "127.0.0.1:3")
     await until(lambda: known.uids == {"a", "b", "c"}, "it has the new token")
     assert watch.problem() == ""
-    assert "are read again" in caplog.text
+    assert "can be read again" in caplog.text
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -179,8 +179,8 @@ async def test_no_way_to_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "garbled").write_text("{")
     if file:
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / file))
-    with pytest.raises(ConfigError, match="no way to the Kubernetes API"):
-        await PodWatch.connect("ns", "demo", Known().tell)
+    with pytest.raises(ConfigError, match="the Kubernetes API cannot be reached"):
+        await PodWatch.connect("ns", "demo", Known().on_change)
 
 
 async def test_a_router_serves_with_the_workers_that_it_finds(
@@ -195,7 +195,7 @@ async def test_a_router_serves_with_the_workers_that_it_finds(
         d = await deploy(0, 0, namespace="ns", deployment="demo")
         assert (await d.complete([10], max_tokens=3, model=MODEL)).status_code == 200
         assert d.router.fleet.pairs() == {("r1", "one")}
-        monkeypatch.setattr("v4_router.pods._TOLD_SECONDS", 0.0)
+        monkeypatch.setattr("v4_router.pods._REPORTED_SECONDS", 0.0)
         assert fleet_status(d.router)["router"]["error"] == ""
         server.status = 500
         server.cut()
