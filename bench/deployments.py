@@ -34,8 +34,8 @@ from v4_core.kubernetes import (
     MONITORING_PORTS,
     REVISION_LABEL,
 )
-from v4_operator.api import Api, Resource
-from v4_operator.discovery import Discovery
+from v4_operator.kube.api import Api, Resource
+from v4_operator.kube.discovery import Discovery
 
 DEFINITION = Path(__file__).parents[1] / "charts/v4serve/files/crd.yaml"
 DEPLOYMENTS = Resource("apps/v1", "Deployment", "deployments")

@@ -14,10 +14,10 @@ from charts.generate import read
 from tests.operator.world import SETTINGS, START, merged
 from tests.operator.wrong import NEW
 from tests.released.record import COMMANDS, flags
-from v4_operator.check import check
-from v4_operator.plan import plan
-from v4_operator.records import Observed
-from v4_operator.spec import parse
+from v4_operator.desired import plan
+from v4_operator.observed.live import Observed
+from v4_operator.spec.check import check
+from v4_operator.spec.v4deployment import parse
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), ROOT / "charts/v4serve/README.md"]

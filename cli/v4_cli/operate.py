@@ -77,7 +77,7 @@ def operator(
     settings = load(OperatorConfig, config, flags)
     configure(settings.log_format)
     with needs("operator"):
-        from v4_operator.plan import plan  # noqa: PLC0415
+        from v4_operator.desired import plan  # noqa: PLC0415
         from v4_operator.process import run  # noqa: PLC0415
     run(settings, plan)
 

@@ -1,6 +1,9 @@
 """What operator, router and workers agree on in Kubernetes: label keys, port names, file names. Talks to no cluster."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Json = Mapping[str, Any]  # a Kubernetes object, or a part of one, as JSON
 
 GROUP = "v4serve.dev"
 VERSION = "v1alpha1"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from v4_core.errors import ConfigError
 from v4_core.logs import LogFormat
-from v4_operator.syntax import IMAGE, KEY, LABEL, LABEL_VALUE
+from v4_operator.spec.syntax import IMAGE, KEY, LABEL, LABEL_VALUE
 
 _PEER_KEYS = {"podSelector", "namespaceSelector", "ipBlock"}
 

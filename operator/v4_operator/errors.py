@@ -2,7 +2,7 @@
 
     V4Error (v4_core)
     ├── ConfigError (v4_core)    flags, or a cluster that cannot be found
-    ├── SpecError (spec.py)      a V4Deployment that no record can hold
+    ├── SpecError (spec/)        a V4Deployment that no record can hold
     └── OperatorError
         ├── ApiError             the API server refused a request; carries HTTP status and reason
         │   └── Unreachable      it did not answer in time, or not at all

@@ -1,16 +1,15 @@
 """The operator's own figures, served on its health port. The one place where they are named."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from v4_core.kubernetes import REVISION_LABEL
+from v4_core.kubernetes import REVISION_LABEL, Json
 from v4_core.metrics import process_registry
-from v4_operator.cache import Children, Key, Parents
 from v4_operator.errors import KINDS
-from v4_operator.spec import Json
+from v4_operator.observed.objects import Key
 
 REGISTRY = process_registry()
 
@@ -71,10 +70,15 @@ class DeploymentCollector(Collector):
     """What V4Deployments are like, read from caches when scraped: of one that is gone nothing is left."""
 
     def __init__(self) -> None:
-        self._parents, self._children = Parents(), Children(lambda _: None)
+        self._parents: Callable[[], Iterable[tuple[Key, Json]]] = tuple
+        self._children: Callable[[Key, str], Iterable[Json]] = lambda _key, _uid: ()
 
-    def show(self, parents: Parents, children: Children) -> None:
-        """Of these from now on; a replica that does not lead has none."""
+    def show(
+        self,
+        parents: Callable[[], Iterable[tuple[Key, Json]]],
+        children: Callable[[Key, str], Iterable[Json]],
+    ) -> None:
+        """Read V4Deployments, and the children of one by key and uid, from these; only a leader has any."""
         self._parents, self._children = parents, children
 
     def collect(self) -> Iterator[Metric]:
@@ -94,7 +98,7 @@ class DeploymentCollector(Collector):
             "Revisions of which a V4Deployment has worker Deployments or pods; more than 1 while it rolls out",
             labels=("namespace", "deployment"),
         )
-        for key, parent in self._parents.items():
+        for key, parent in self._parents():
             name = (key.namespace, key.name)
             status: Json = parent.get("status") or {}
             for each in status.get("conditions") or ():
@@ -105,7 +109,7 @@ class DeploymentCollector(Collector):
         yield from (condition, workers, revisions)
 
     def _revisions(self, key: Key, parent: Json) -> int:
-        children = self._children.of(key, parent["metadata"]["uid"])
+        children = self._children(key, parent["metadata"]["uid"])
         labels = [child["metadata"].get("labels") or {} for child in children if child["kind"] in ("Deployment", "Pod")]
         return len({revision for each in labels if (revision := each.get(REVISION_LABEL))})
 

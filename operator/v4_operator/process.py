@@ -5,7 +5,6 @@ annotation, no progress, no Events, no peering.
 """
 
 import asyncio
-import itertools
 import logging
 import os
 import signal
@@ -18,13 +17,14 @@ from typing import Any
 import kopf
 
 from v4_core import signals
-from v4_core.kubernetes import GROUP, PLURAL, VERSION
-from v4_operator.api import Api, own_namespace
+from v4_core.kubernetes import GROUP, PLURAL
+from v4_operator import handlers
 from v4_operator.config import OperatorConfig
-from v4_operator.discovery import Discovery
 from v4_operator.errors import ApiError, LeaseLost, WatchFailed
 from v4_operator.health import HealthServer
-from v4_operator.lease import Lease
+from v4_operator.kube.api import Api, own_namespace
+from v4_operator.kube.discovery import Discovery
+from v4_operator.kube.leader_election import Lease
 from v4_operator.metrics import LEADER
 from v4_operator.reconcile import Planner
 from v4_operator.runtime import Runtime
@@ -87,8 +87,8 @@ class _Process:
         log.info("serving %s of API server %s", ", ".join(self._config.namespaces) or "all namespaces", version)
         runtime = self._runtime = Runtime(self._config, api, discovery, self._planner, self._failed)
         watching = kopf.operator(
-            registry=_registry(api, runtime, self._stop),
-            settings=_kopf_settings(),
+            registry=handlers.registry(api, runtime, self._stop),
+            settings=handlers.settings(),
             standalone=True,
             clusterwide=self._config.all_namespaces,
             namespaces=self._config.namespaces,
@@ -151,60 +151,6 @@ def identity_of(lease_namespace: str, pod_namespace: str) -> str:
     if pod_namespace == lease_namespace:
         return host
     return f"{host}_{pod_namespace or uuid.uuid4().hex[:8]}"
-
-
-def _registry(api: Api, runtime: Runtime, stop_flag: asyncio.Event) -> kopf.OperatorRegistry:
-    """What kopf calls."""
-    registry = kopf.OperatorRegistry()
-
-    @kopf.on.login(registry=registry)
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        return await _connection(api)
-
-    @kopf.on.startup(registry=registry)
-    async def start(**_: Any) -> None:
-        runtime.start()
-
-    @kopf.on.cleanup(registry=registry)
-    async def stop(**_: Any) -> None:
-        await runtime.close()
-        stop_flag.set()  # kopf's end would wait for its own task that waits for the flag
-
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def seen(event: kopf.RawEvent, **_: Any) -> None:
-        runtime.seen(event["type"] == "DELETED", event["object"])
-
-    return registry
-
-
-def _kopf_settings() -> kopf.OperatorSettings:
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.scanning.disabled = True  # needs no rights on namespaces or definitions
-    settings.networking.request_timeout = 30.0
-    settings.networking.connect_timeout = 10.0
-    settings.networking.error_backoffs = itertools.repeat(2.0)  # an API server that restarts ends nothing
-    settings.watching.server_timeout = 300  # goes into the address as it is
-    settings.watching.connect_timeout = 10.0
-    return settings
-
-
-async def _connection(api: Api) -> kopf.ConnectionInfo:
-    """The one cluster that the operator's own client talks to, and as whom."""
-    configuration = api.configuration
-    header = await configuration.get_api_key_with_prefix("BearerToken") or ""
-    return kopf.ConnectionInfo(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        insecure=not configuration.verify_ssl,
-        username=configuration.username,
-        password=configuration.password,
-        token=header.partition(" ")[2] or None,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-        proxy_url=configuration.proxy,
-        trust_env=True,
-    )
 
 
 def _end_if_lost(keeper: "asyncio.Task[None]") -> None:

@@ -10,24 +10,27 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from v4_operator import events
-from v4_operator.accepted import last_accepted
-from v4_operator.api import Api
-from v4_operator.apply import Applier
-from v4_operator.cache import Children, Key, Parents, key_of
-from v4_operator.discovery import Discovery
+from v4_core.kubernetes import Json
+from v4_operator.desired import Plan
 from v4_operator.errors import EVENT, ApiError, OperatorError
-from v4_operator.failures import Failures
-from v4_operator.fleet import Fleets
+from v4_operator.kube import events
+from v4_operator.kube.api import Api
+from v4_operator.kube.apply import Applier
+from v4_operator.kube.cache import Children, Parents
+from v4_operator.kube.discovery import Discovery
+from v4_operator.kube.fleet import Fleets
+from v4_operator.kube.watch import Watches
+from v4_operator.manifests.accepted import last_accepted
+from v4_operator.manifests.settings import Settings
 from v4_operator.metrics import ERRORS, RECONCILE_SECONDS, TIME_TO_READY
-from v4_operator.needs import Need
-from v4_operator.problem import Problem
-from v4_operator.readiness import Readiness
-from v4_operator.records import Observed, Plan, Settings
-from v4_operator.spec import Json, SpecError, V4Deployment, parse
-from v4_operator.status_patch import merge_patch, refused, transitions, with_errors
-from v4_operator.troubles import unmet
-from v4_operator.watch import Watches
+from v4_operator.observed.live import Observed
+from v4_operator.observed.needs import Need
+from v4_operator.observed.objects import Key, key_of
+from v4_operator.observed.troubles import unmet
+from v4_operator.spec.problem import Problem
+from v4_operator.spec.v4deployment import SpecError, V4Deployment, parse
+from v4_operator.state.history import Failures, Readiness
+from v4_operator.state.status_patch import merge_patch, refused, transitions, with_errors
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +153,8 @@ class Reconciler:
 
     async def _tell(self, parent: Json, old: Json, new: Json) -> None:
         try:
-            await events.post(self._api, parent, transitions(old, new))
+            for transition in transitions(old, new):
+                await events.post(self._api, parent, transition.kind, transition.reason, transition.message)
         except ApiError as error:
             ERRORS.labels(EVENT).inc()
             log.warning("%s: an Event could not be written: %s", parent["metadata"]["name"], error)

@@ -9,18 +9,19 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from v4_operator.api import Api, own_namespace
-from v4_operator.cache import Children, Key, Parents, key_of
+from v4_core.kubernetes import Json
 from v4_operator.config import OperatorConfig
-from v4_operator.discovery import Discovery
 from v4_operator.errors import ApiError
-from v4_operator.fleet import Fleets
+from v4_operator.kube.api import Api, own_namespace
+from v4_operator.kube.cache import Children, Parents
+from v4_operator.kube.discovery import Discovery
+from v4_operator.kube.fleet import Fleets
+from v4_operator.kube.watch import Watches
+from v4_operator.kube.work_queue import WorkQueue
+from v4_operator.manifests.settings import Settings
 from v4_operator.metrics import DEPLOYMENTS
+from v4_operator.observed.objects import Key, key_of
 from v4_operator.reconcile import Planner, Reconciler
-from v4_operator.records import Settings
-from v4_operator.spec import Json
-from v4_operator.watch import Watches
-from v4_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Runtime:
 
     def start(self) -> None:
         """Begin; needs features that were discovered."""
-        DEPLOYMENTS.show(self._parents, self._children)
+        DEPLOYMENTS.show(self._parents.items, self._children.of)
         self._watches.follow(self._discovery.features.children())
         for work in (self._queue.run(), self._resync(), self._detect()):
             self._tasks.append(self._spawn(work))

@@ -11,9 +11,9 @@ from tests.chart.helm import CHART, Helm, HelmFailed, Json, find, nested
 from tests.operator.world import SETTINGS, v4deployment
 from v4_core.kubernetes import DEPLOYMENT_LABEL, MONITORING_PORTS, REVISION_LABEL
 from v4_core.metrics import SECONDS
-from v4_operator.rollout import Size
-from v4_operator.router_objects import router_deployment
-from v4_operator.workers import Workers
+from v4_operator.manifests.router_objects import router_deployment
+from v4_operator.manifests.workers import Workers
+from v4_operator.spec.size import Size
 
 POD_MONITOR, SERVICE_MONITOR, RULES = (
     f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")

@@ -4,9 +4,9 @@ import pytest
 
 from tests.chart.helm import Helm, Json, find
 from v4_core.kubernetes import PLURAL
-from v4_operator.records import Settings
-from v4_operator.router_objects import access_objects
-from v4_operator.spec import Spec, V4Deployment
+from v4_operator.manifests.router_objects import access_objects
+from v4_operator.manifests.settings import Settings
+from v4_operator.spec.v4deployment import Spec, V4Deployment
 
 _READ = {"get", "list", "watch"}
 _MAKE = {*_READ, "create", "delete"}

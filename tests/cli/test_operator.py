@@ -8,7 +8,7 @@ import pytest
 from v4_cli.main import run
 from v4_operator import process
 from v4_operator.config import OperatorConfig
-from v4_operator.plan import plan
+from v4_operator.desired import plan
 
 IMAGES = ("--worker-image", "w:1", "--router-image", "r:1")
 

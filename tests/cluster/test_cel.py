@@ -12,10 +12,10 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from tests.operator.test_check import EXAMPLES, PLANNED, deployments, problems
+from tests.operator.spec.test_check import EXAMPLES, PLANNED, deployments, problems
 from tests.operator.wrong import WRONG, Wrong, manifest
 from v4_core.kubernetes import GROUP, PLURAL, VERSION
-from v4_operator.accelerators import ACCELERATORS
+from v4_operator.spec.accelerators import ACCELERATORS
 
 pytestmark = pytest.mark.cluster
 

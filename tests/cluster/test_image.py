@@ -125,7 +125,7 @@ def test_every_module_of_the_project_can_be_imported(root: Path, tmp: Path) -> N
         "    for module in pkgutil.walk_packages(package.__path__, name + '.'):\n"
         "        print(importlib.import_module(module.name).__name__)\n"
     )
-    assert "v4_operator.spec" in output(root, tmp, rootfs.PYTHON, "-c", walk, *packages).split()
+    assert "v4_operator.spec.v4deployment" in output(root, tmp, rootfs.PYTHON, "-c", walk, *packages).split()
 
 
 @needs_build

@@ -18,7 +18,7 @@ from prometheus_client import start_http_server
 
 from v4_core.kubernetes import DEPLOYMENT_LABEL, REVISION_LABEL
 from v4_operator import metrics
-from v4_operator.cache import Children, Parents
+from v4_operator.kube.cache import Children, Parents
 
 NAMESPACE = "demo"
 _WORKERS = 3
@@ -41,7 +41,7 @@ def recorded_operator() -> Iterator[str]:
 def main() -> None:
     """Serve until standard input ends."""
     parents, children = Parents(), Children(lambda _: None)
-    metrics.DEPLOYMENTS.show(parents, children)
+    metrics.DEPLOYMENTS.show(parents.items, children.of)
     server, thread = start_http_server(0, "127.0.0.1", metrics.REGISTRY)
     ended = threading.Event()
     threading.Thread(target=_read_to_the_end, args=(ended,)).start()

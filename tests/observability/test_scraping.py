@@ -9,9 +9,9 @@ from tests.observability.discovery import Json, rule_files, scrape_configs, writ
 from tests.observability.prometheus import Prometheus, PrometheusTools
 from tests.observability.promtest import FILES
 from tests.operator.world import SETTINGS, v4deployment
-from v4_operator.rollout import Size
-from v4_operator.router_objects import router_deployment
-from v4_operator.workers import Workers
+from v4_operator.manifests.router_objects import router_deployment
+from v4_operator.manifests.workers import Workers
+from v4_operator.spec.size import Size
 
 
 def pods(name: str, placement: str, phase: str = "Running") -> list[Json]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.operator.fake_server import FakeServer, serving
-from v4_operator.api import Api
+from v4_operator.kube.api import Api
 
 
 @pytest.fixture

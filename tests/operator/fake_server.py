@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from v4_operator.api import Api
+from v4_operator.kube.api import Api
 
 Fault = Callable[[web.Request], web.StreamResponse | None]
 

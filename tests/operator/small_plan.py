@@ -9,15 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER, ROLE_LABEL
+from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER, ROLE_LABEL, Json
 from v4_core.logs import configure
 from v4_core.settings import load
-from v4_operator import lease
-from v4_operator.compare import CREATE_ONLY_ANNOTATION
 from v4_operator.config import OperatorConfig
+from v4_operator.desired import Plan
+from v4_operator.kube import leader_election
+from v4_operator.manifests.settings import Settings
+from v4_operator.observed.compare import CREATE_ONLY_ANNOTATION
+from v4_operator.observed.live import Observed
 from v4_operator.process import run
-from v4_operator.records import Observed, Plan, Settings
-from v4_operator.spec import Json, V4Deployment
+from v4_operator.spec.v4deployment import V4Deployment
 
 
 def small_plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
@@ -122,6 +124,6 @@ def budget(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
 
 if __name__ == "__main__":
     config = load(OperatorConfig, Path(sys.argv[1]), {})
-    lease.RENEW_SECONDS = float(sys.argv[2])
+    leader_election.RENEW_SECONDS = float(sys.argv[2])
     configure(config.log_format)
     run(dataclasses.replace(config, health_host="127.0.0.1"), small_plan)

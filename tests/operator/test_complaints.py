@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.operator.schema import CRD, SPEC
-from tests.operator.test_plan import SPECS, objects
+from tests.operator.test_desired import SPECS, objects
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
 from tests.operator.wrong import manifest
-from v4_operator.plan import plan
-from v4_operator.records import Observed
-from v4_operator.spec import V4Deployment, parse
+from v4_operator.desired import plan
+from v4_operator.observed.live import Observed
+from v4_operator.spec.v4deployment import V4Deployment, parse
 
 _LONGEST_NAME = 40
 _TWO_OF_EACH: Obj = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}}

@@ -7,14 +7,14 @@ from typing import Any, get_args
 import pytest
 
 from tests.operator.schema import CRD, CRD_FILE, SCHEMA, SPEC, STATUS, VERSION, defaulted, fields
-from tests.operator.test_syntax import REFUSED, TAKEN
+from tests.operator.spec.test_syntax import REFUSED, TAKEN
 from tests.operator.wrong import manifest
 from v4_core import kubernetes as names
 from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
 from v4_core.profiles import PROFILES
-from v4_operator.accelerators import ACCELERATORS
-from v4_operator.spec import Placement, Source, Transport, parse
-from v4_operator.syntax import LABEL, LABEL_VALUE, REPOSITORY, SUBDOMAIN, Rule
+from v4_operator.spec.accelerators import ACCELERATORS
+from v4_operator.spec.syntax import LABEL, LABEL_VALUE, REPOSITORY, SUBDOMAIN, Rule
+from v4_operator.spec.v4deployment import Placement, Source, Transport, parse
 
 RULES = SPEC["x-kubernetes-validations"]
 SOURCES: dict[str, dict[str, Any]] = {

@@ -5,8 +5,8 @@ from typing import Any
 from prometheus_client import generate_latest
 
 from v4_core.kubernetes import DEPLOYMENT_LABEL, KIND, REVISION_LABEL
-from v4_operator.cache import Children, Parents
 from v4_operator.errors import KINDS
+from v4_operator.kube.cache import Children, Parents
 from v4_operator.metrics import REGISTRY, DeploymentCollector
 
 
@@ -41,7 +41,7 @@ def shown(*parents: dict[str, Any], children: tuple[dict[str, Any], ...] = ()) -
         known.put(obj)
     for obj in children:
         made.put(obj)
-    collector.show(known, made)
+    collector.show(known.items, made.of)
     return samples(collector)
 
 
@@ -90,7 +90,7 @@ def test_revisions_are_those_of_deployments_and_pods_of_this_very_one() -> None:
 
 def test_what_is_gone_or_has_changed_leaves_nothing() -> None:
     known, collector = Parents(), DeploymentCollector()
-    collector.show(known, Children(lambda _: None))
+    collector.show(known.items, Children(lambda _: None).of)
     one, other = parent("d"), parent("e")
     known.put(one)
     known.put(other)

@@ -17,7 +17,7 @@ from tests.operator.fake_server import FakeServer, status
 from tests.operator.test_runtime import PARENT, parent
 from v4_core.held_ports import held_for, held_ports
 from v4_core.kubernetes import API_VERSION
-from v4_operator import lease
+from v4_operator.kube import leader_election
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases/v4serve-operator"
 CHILD = "/api/v1/namespaces/n/configmaps/d-config"
@@ -77,7 +77,7 @@ class Folder:
     def __init__(self, path: Path, ports: Sequence[int]) -> None:
         self._path, self._ports, self._made = path, iter(ports), list[Replica]()
 
-    async def start(self, renew_seconds: float = lease.RENEW_SECONDS, **config: Any) -> Replica:
+    async def start(self, renew_seconds: float = leader_election.RENEW_SECONDS, **config: Any) -> Replica:
         self._made.append(await Replica(self._path, next(self._ports), renew_seconds, **config).start())
         return self._made[-1]
 

@@ -12,17 +12,19 @@ from aiohttp import web
 from tests.operator.conftest import until
 from tests.operator.fake_server import FakeServer, status
 from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER
-from v4_operator import failures
 from v4_operator import runtime as module
-from v4_operator.accepted import Accepted, accepted_object
-from v4_operator.api import Api
 from v4_operator.config import OperatorConfig
-from v4_operator.discovery import Discovery
+from v4_operator.desired import Plan
+from v4_operator.kube.api import Api
+from v4_operator.kube.discovery import Discovery
+from v4_operator.manifests.accepted import Accepted, accepted_object
+from v4_operator.manifests.settings import Settings
 from v4_operator.metrics import REGISTRY
-from v4_operator.problem import Problem
-from v4_operator.records import Observed, Plan, Settings
+from v4_operator.observed.live import Observed
 from v4_operator.runtime import Runtime
-from v4_operator.spec import V4Deployment, parse
+from v4_operator.spec.problem import Problem
+from v4_operator.spec.v4deployment import V4Deployment, parse
+from v4_operator.state import history
 
 PARENT = "/apis/v4serve.dev/v1alpha1/namespaces/n/v4deployments/d"
 CHILD = "/api/v1/namespaces/n/configmaps/d"
@@ -279,7 +281,7 @@ async def test_what_the_server_refuses_for_good_stands_in_status_until_it_is_put
 
 
 async def test_errors_that_do_not_pass_are_told(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_PATIENCE", timedelta(seconds=1))
+    monkeypatch.setattr(history, "_PATIENCE", timedelta(seconds=1))
     operator.server.fault = lambda r: status(500, "", "etcd") if r.path == CHILD and r.method == "PATCH" else None
     await operator.put()
     await until(lambda: operator.status)
@@ -309,7 +311,7 @@ async def test_what_pods_that_do_not_start_need_is_looked_for(
 
     operator.server.fault = fault
     await operator.put()
-    await until(lambda: operator.planner.seen)
+    await until(lambda: operator.planner.seen and operator.planner.seen[-1][1].absent)
     assert operator.planner.seen[-1][1].absent == {("Secret", "secret-keys")}
     assert accepted == {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}, "no content of Secrets"
     assert "n/d: cannot tell whether Secret forbidden exists: GET" in caplog.text
@@ -432,6 +434,6 @@ async def test_a_part_that_ends_by_itself_is_told(server: FakeServer, api: Api) 
 
 
 def _v4d(uid: str) -> V4Deployment:
-    from v4_operator.spec import Spec
+    from v4_operator.spec.v4deployment import Spec
 
     return V4Deployment("d", "n", uid, 1, False, Spec())

@@ -12,10 +12,11 @@ from typing import Any
 
 from tests.operator.server_side_apply import applied
 from v4_core.kubernetes import API_VERSION, KIND, REVISION_LABEL, ROLE_LABEL
-from v4_operator.compare import controller, create_only, needs_write, stamped, upkept
-from v4_operator.plan import plan
-from v4_operator.records import Observed, Plan, Settings
-from v4_operator.spec import V4Deployment, parse
+from v4_operator.desired import Plan, plan
+from v4_operator.manifests.settings import Settings
+from v4_operator.observed.compare import controller, create_only, needs_write, stamped, upkept
+from v4_operator.observed.live import Observed
+from v4_operator.spec.v4deployment import V4Deployment, parse
 
 Obj = dict[str, Any]
 START = datetime(2026, 1, 1, tzinfo=UTC)

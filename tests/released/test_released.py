@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.chart.test_manifests import SNAPSHOT
-from tests.operator.test_plan import objects
+from tests.operator.test_desired import objects
 from tests.operator.world import Obj
 from tests.released.record import record
 from v4_core.kubernetes import POLICY_FILE

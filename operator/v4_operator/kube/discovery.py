@@ -1,0 +1,127 @@
+"""What the API server is and has: its version, its kinds, their paths. Remembers; asks again when told to."""
+
+import logging
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from v4_core.kubernetes import API_VERSION, GROUP, KIND
+from v4_operator.errors import ApiError, KindMissing
+from v4_operator.kube.api import Api, Resource
+
+log = logging.getLogger(__name__)
+
+_GROUPS = (
+    "apps",
+    "batch",
+    "coordination.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "security.openshift.io",
+    GROUP,
+)
+LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
+PODS = Resource("v1", "Pod", "pods")
+EVENTS = Resource("v1", "Event", "events")
+
+# What children can be, the better version first where a server may lack it.
+_CHILDREN: tuple[tuple[str, ...], ...] = (
+    ("Pod", "v1"),
+    ("Service", "v1"),
+    ("ConfigMap", "v1"),
+    ("Secret", "v1"),
+    ("ServiceAccount", "v1"),
+    ("PersistentVolumeClaim", "v1"),
+    ("Deployment", "apps/v1"),
+    ("Job", "batch/v1"),
+    ("Role", "rbac.authorization.k8s.io/v1"),
+    ("RoleBinding", "rbac.authorization.k8s.io/v1"),
+    ("NetworkPolicy", "networking.k8s.io/v1"),
+    ("PodDisruptionBudget", "policy/v1", "policy/v1beta1"),
+)
+
+
+@dataclass(frozen=True)
+class Features:
+    """One look at the server."""
+
+    version: tuple[int, int] = (0, 0)  # major, minor
+    resources: dict[tuple[str, str], Resource] = field(default_factory=dict)  # by (apiVersion, kind)
+
+    @property
+    def kinds(self) -> frozenset[tuple[str, str]]:
+        """Every (apiVersion, kind) of the groups that the operator uses."""
+        return frozenset(self.resources)
+
+    @property
+    def v4deployments(self) -> Resource | None:
+        """None while the custom resource definition is missing."""
+        return self.resources.get((API_VERSION, KIND))
+
+    def children(self) -> list[Resource]:
+        """The kinds to watch: each once, in the best version that the server has."""
+        found = ([self.resources.get((version, kind)) for version in versions] for kind, *versions in _CHILDREN)
+        return [next(resource for resource in versions if resource) for versions in found if any(versions)]
+
+
+class Discovery:
+    """Finds the path of a kind."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.features = Features()
+
+    async def refresh(self) -> Features:
+        """Ask the server again; on an error what was known stays. Raises ApiError."""
+        version = await self._api.get("/version")
+        served = {group["name"]: group["versions"] for group in (await self._api.get("/apis"))["groups"]}
+        paths = {"v1": "/api/v1"}
+        for group in _GROUPS:
+            paths |= {entry["groupVersion"]: f"/apis/{entry['groupVersion']}" for entry in served.get(group, ())}
+        resources: dict[tuple[str, str], Resource] = {}
+        for api_version, path in paths.items():
+            resources |= _resources(api_version, await self._listed(path))
+        self.features = Features((_number(version["major"]), _number(version["minor"])), resources)
+        return self.features
+
+    async def try_refresh(self) -> bool:
+        """Ask the server again; whether it answered."""
+        try:
+            await self.refresh()
+        except ApiError as error:
+            log.warning("cannot ask the API server what it is: %s", error)
+            return False
+        return True
+
+    async def _listed(self, path: str) -> Any:
+        try:
+            return await self._api.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return {}  # the group went between the two requests
+
+    async def resource(self, api_version: str, kind: str) -> Resource:
+        """The path of a kind. Raises KindMissing, after asking the server again."""
+        known = self.features.resources.get((api_version, kind))
+        if known is None:
+            known = (await self.refresh()).resources.get((api_version, kind))
+        if known is None:
+            raise KindMissing(f"the API server has no {kind} in {api_version}")
+        return known
+
+
+def _resources(api_version: str, listed: Any) -> dict[tuple[str, str], Resource]:
+    """Those of one group and version, subresources apart."""
+    return {
+        (api_version, entry["kind"]): Resource(api_version, entry["kind"], entry["name"])
+        for entry in listed.get("resources", ())
+        if "/" not in entry["name"]
+    }
+
+
+def _number(text: str) -> int:
+    """Of a version such as `20+`."""
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else 0

@@ -1,0 +1,1 @@
+"""The objects that a V4Deployment becomes. Pure."""

@@ -1,0 +1,83 @@
+"""The last spec that could be followed, and the images that were chosen for it. Pure.
+
+They stand in a ConfigMap that the API server lets nobody edit. It is named by its content, so another spec has another
+one, and the former one goes. While the spec of a V4Deployment is refused, the last good one is followed in its place.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from v4_core.kubernetes import GROUP, Json
+from v4_operator.manifests.names import child, metadata, short_digest
+from v4_operator.manifests.settings import Settings
+from v4_operator.observed.compare import controller
+from v4_operator.spec.check import check
+from v4_operator.spec.v4deployment import SpecError, V4Deployment, parse
+
+_PART = "spec"
+_GENERATION_ANNOTATION = f"{GROUP}/generation"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What was accepted."""
+
+    spec: Json = field(default_factory=dict)  # as it was written; empty = none was accepted yet
+    worker_image: str = ""
+    router_image: str = ""
+    generation: int = 0  # of the V4Deployment that had the spec last; 0 = not known
+
+    def instead_of(self, v4d: V4Deployment, server_version: tuple[int, int]) -> V4Deployment | None:
+        """`v4d` with this spec; None if there is none, or if this version of the operator or server refuses it too."""
+        if not self.spec:
+            return None
+        identity = {"name": v4d.name, "namespace": v4d.namespace, "uid": v4d.uid, "generation": v4d.generation}
+        try:
+            former = parse({"metadata": identity, "spec": self.spec})
+        except SpecError:
+            return None
+        return None if check(former, server_version) else former
+
+
+def accepted_object(v4d: V4Deployment, settings: Settings, accepted: Accepted) -> dict[str, Any]:
+    """The ConfigMap that remembers it."""
+    data = {
+        "spec": json.dumps(accepted.spec, sort_keys=True),
+        "workerImage": accepted.worker_image,
+        "routerImage": accepted.router_image,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(
+            v4d,
+            settings,
+            child(v4d, _PART, short_digest(data)),
+            annotations={_GENERATION_ANNOTATION: str(accepted.generation)},
+        ),
+        "immutable": True,
+        "data": data,
+    }
+
+
+def last_accepted(name: str, uid: str, children: Iterable[Json]) -> Accepted:
+    """What was accepted last of the V4Deployment of this name and uid."""
+    found = [_read(obj) for obj in children if _remembers(obj, name, uid)]
+    return max(found, key=lambda accepted: accepted.generation, default=Accepted())
+
+
+def _remembers(obj: Json, name: str, uid: str) -> bool:
+    """Whether an object is such a ConfigMap, with the content that it was made with."""
+    owner = controller(obj)
+    if obj["kind"] != "ConfigMap" or owner is None or owner["uid"] != uid:
+        return False
+    return bool(obj["metadata"]["name"] == f"{name}-{_PART}-{short_digest(obj.get('data'))}")
+
+
+def _read(obj: Json) -> Accepted:
+    data = obj["data"]
+    generation = (obj["metadata"].get("annotations") or {}).get(_GENERATION_ANNOTATION, "")
+    number = int(generation) if generation.isdecimal() else 0
+    return Accepted(json.loads(data["spec"]), data["workerImage"], data["routerImage"], number)

@@ -1,0 +1,85 @@
+"""The revisions of workers that exist, as the rollout counts them. Pure."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from v4_core.kubernetes import GROUP, REVISION_LABEL, ROLE_LABEL, Json
+from v4_operator.manifests.deployments import asked_replicas
+from v4_operator.observed.fleet_view import FleetView
+from v4_operator.observed.live import Live
+from v4_operator.observed.objects import condition, count, holds, label, leaving, moment
+from v4_operator.spec.size import NONE, Size
+from v4_operator.state.rollout import Generation
+
+# On Deployments of workers, "true": all pods of the revision were once ready. Their controller says so only until the
+# template changes for the next time.
+COMPLETED_ANNOTATION = f"{GROUP}/completed"
+
+# A pod that is still there so long after its grace period is on a node that nobody hears of.
+_LOST_AFTER = timedelta(seconds=60)
+
+
+def generations(live: Live, fleet: FleetView) -> dict[str, Generation]:
+    """Every revision that has a worker Deployment or a pod, by name."""
+    names = dict.fromkeys(label(deployment, REVISION_LABEL) for deployment in live.workers)
+    names |= dict.fromkeys(revision for pod in live.pods if (revision := label(pod, REVISION_LABEL)))
+    return {revision: _generation(live, fleet, revision) for revision in names}
+
+
+def deployments_of(live: Live, revision: str) -> list[Json]:
+    """Worker Deployments of one revision."""
+    return [deployment for deployment in live.workers if label(deployment, REVISION_LABEL) == revision]
+
+
+def remembered(deployment: Json, seen: Mapping[str, Generation]) -> dict[str, Any]:
+    """A desired Deployment of workers; of a revision that was once complete it says so from then on."""
+    generation, metadata = seen.get(label(deployment, REVISION_LABEL)), deployment["metadata"]
+    if generation is None or not generation.settled:
+        return dict(deployment)
+    annotations = {**metadata.get("annotations", {}), COMPLETED_ANNOTATION: "true"}
+    return {**deployment, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _generation(live: Live, fleet: FleetView, revision: str) -> Generation:
+    found = deployments_of(live, revision)
+    pods = [pod for pod in live.pods if label(pod, REVISION_LABEL) == revision and not _lost(live, pod)]
+    return Generation(
+        revision=revision,
+        asked=_total((label(d, ROLE_LABEL), asked_replicas(d)) for d in found),
+        ready=_total((label(d, ROLE_LABEL), count(d, "readyReplicas")) for d in found),
+        pods=_total((label(pod, ROLE_LABEL), 1) for pod in pods),
+        probed=_proven(live, fleet, revision),
+        settled=bool(found) and all(_settled(deployment) for deployment in found),
+        made=min((str(d["metadata"].get("creationTimestamp", "")) for d in found), default=""),
+        paired=any(label(d, ROLE_LABEL) == "pair" for d in found),
+    )
+
+
+def _proven(live: Live, fleet: FleetView, revision: str) -> bool:
+    """Whether every router had a token through it; where there is to be none, nobody waits for one."""
+    if not live.v4d.spec.router.replicas:
+        return True
+    ready = sum(holds(pod, "Ready") for pod in live.pods_of("router"))  # one of them may not have answered in time
+    return fleet.served_by_all(revision) and len(fleet.answers) >= ready
+
+
+def _total(counts: Iterable[tuple[str, int]]) -> Size:
+    """Workers in so many pods of each role; a pair is one of each."""
+    total = NONE
+    for role, number in counts:
+        total = total.plus(Size(number if role != "decode" else 0, number if role != "prefill" else 0))
+    return total
+
+
+def _settled(deployment: Json) -> bool:
+    """Whether all its pods were once ready, of the template as it is or of one before."""
+    if (deployment["metadata"].get("annotations") or {}).get(COMPLETED_ANNOTATION) == "true":
+        return True
+    return condition(deployment, "Progressing").get("reason") == "NewReplicaSetAvailable"
+
+
+def _lost(live: Live, pod: Json) -> bool:
+    if not leaving(pod):
+        return False
+    return live.observed.now > moment(pod["metadata"]["deletionTimestamp"]) + _LOST_AFTER

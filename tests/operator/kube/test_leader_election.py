@@ -1,0 +1,275 @@
+"""One replica works: taking, renewing, losing and handing over the Lease, with clocks that differ."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.operator.conftest import until
+from tests.operator.fake_server import FakeServer, status
+from v4_operator.errors import ApiError, LeaseLost
+from v4_operator.kube import leader_election as module
+from v4_operator.kube.api import Api
+from v4_operator.kube.leader_election import DEADLINE_SECONDS, DURATION_SECONDS, GONE_SECONDS, Lease, Sightings
+from v4_operator.process import identity_of
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"
+
+
+class Clock:
+    """Time as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries and renewals without the wait."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "RENEW_SECONDS", 0.01)
+
+
+def record(holder: str, renewed: str = "1") -> dict[str, Any]:
+    return {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
+
+
+def test_a_lease_is_free_without_a_holder_or_after_its_own_time_without_a_change() -> None:
+    sightings = Sightings()
+    assert Sightings().free({}, 0.0)
+    assert Sightings().free(record(""), 0.0)
+    assert not sightings.free(record("a"), 0.0)
+    assert not sightings.free(record("a"), 15.0)
+    assert not sightings.free(record("a", "2"), 15.1), "it was renewed"
+    assert not sightings.free(record("a", "2"), 30.0)
+    assert not sightings.free(record("b", "2"), 30.2), "another one took it"
+    assert sightings.free(record("b", "2"), 45.3)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 40), st.booleans()), max_size=30), st.text())
+def test_no_stamp_of_another_clock_matters(looks: list[tuple[float, bool]], stamp: str) -> None:
+    """Free exactly when the last change was seen longer ago than the record's duration, whatever it says of time."""
+    sightings, now, changed, version = Sightings(), 0.0, 0.0, 0
+    sightings.free(record("a", f"{stamp}0"), now)
+    for pause, renewed in looks:
+        now += pause
+        if renewed:
+            version, changed = version + 1, now
+        assert sightings.free(record("a", f"{stamp}{version}"), now) is (now - changed > 15)
+
+
+async def test_taken_renewed_and_handed_over(server: FakeServer, api: Api) -> None:
+    first, second = Lease(api, "n", "l", "first"), Lease(api, "n", "l", "second")
+    with pytest.raises(LeaseLost):
+        first.check()
+    await first.acquire()
+    first.check()
+    waiting = asyncio.create_task(second.acquire())
+    keeping = asyncio.create_task(first.keep())
+    await until(lambda: second.holder == "first" and server.count(f"PUT {PATH}") > 2)
+    assert not waiting.done()
+    spec = server.objects[PATH]["spec"]
+    assert spec["holderIdentity"] == "first"
+    assert spec["leaseDurationSeconds"] == DURATION_SECONDS
+    assert spec["renewTime"] > spec["acquireTime"]
+    keeping.cancel()
+    await first.release()
+    with pytest.raises(LeaseLost):
+        first.check()
+    await asyncio.wait_for(waiting, 10)
+    assert (
+        server.objects[PATH]["spec"] | {"holderIdentity": "second", "leaseTransitions": 1}
+        == (server.objects[PATH]["spec"])
+    )
+
+
+async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, api: Api) -> None:
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("dead", "in the future")})
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: lease.holder == "dead")
+    clock.now += 14.0
+    looks = server.count("GET")
+    await until(lambda: server.count("GET") > looks + 2)
+    assert not waiting.done()
+    clock.now += 1.5
+    await asyncio.wait_for(waiting, 10)
+    assert server.objects[PATH]["spec"]["holderIdentity"] == "me"
+
+
+async def test_a_process_that_follows_another_of_its_identity_does_not_wait(server: FakeServer, api: Api) -> None:
+    await Lease(api, "n", "l", "pod").acquire()
+    await asyncio.wait_for(Lease(api, "n", "l", "pod").acquire(), 10)
+    assert server.objects[PATH]["spec"]["holderIdentity"] == "pod"
+
+
+async def test_of_many_at_once_one_gets_it(server: FakeServer, api: Api) -> None:
+    leases = [Lease(api, "n", "l", str(index)) for index in range(8)]
+    tasks = [asyncio.create_task(lease.acquire()) for lease in leases]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await until(lambda: sum(lease.holder != "" for lease in leases) == 8)
+    assert sum(task.done() for task in tasks) == 1
+    for task in tasks:
+        task.cancel()
+
+
+async def test_lost_at_once_to_another_holder(server: FakeServer, api: Api) -> None:
+    lease = Lease(api, "n", "l", "me")
+    await lease.acquire()
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
+    with pytest.raises(LeaseLost, match="thief holds the Lease now"):
+        await asyncio.wait_for(lease.keep(), 10)
+
+
+async def test_lost_when_it_was_deleted(server: FakeServer, api: Api) -> None:
+    lease = Lease(api, "n", "l", "me")
+    await lease.acquire()
+    await server.remove(PATH)
+    with pytest.raises(LeaseLost, match="nobody holds the Lease now"):
+        await asyncio.wait_for(lease.keep(), 10)
+
+
+async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: Api) -> None:
+    lease = Lease(api, "n", "l", "me")
+    await lease.acquire()
+    live = server.objects[PATH]
+    await server.put(PATH, {**live, "metadata": {**live["metadata"], "annotations": {"a": "b"}}})
+    keeping = asyncio.create_task(lease.keep())
+    await until(lambda: server.count(f"PUT {PATH}") > 2)
+    assert not keeping.done()
+    assert server.objects[PATH]["metadata"]["annotations"] == {"a": "b"}
+    keeping.cancel()
+
+
+async def test_errors_are_tried_again_until_the_deadline(server: FakeServer, api: Api) -> None:
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    await lease.acquire()
+    server.fault = lambda request: status(503, "ServiceUnavailable") if request.method == "PUT" else None
+    keeping = asyncio.create_task(lease.keep())
+    await until(lambda: server.count(f"PUT {PATH}") > 3)
+    server.fault = lambda _: None
+    clock.now += DEADLINE_SECONDS - 1
+    renewed = server.objects[PATH]["spec"]["renewTime"]
+    await until(lambda: server.objects[PATH]["spec"]["renewTime"] > renewed)
+    lease.check()
+    server.fault = lambda request: status(503, "ServiceUnavailable") if request.method == "PUT" else None
+    clock.now += DEADLINE_SECONDS + 1
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(keeping, 10)
+
+
+async def test_taking_goes_on_through_errors(server: FakeServer, api: Api) -> None:
+    server.fault = lambda _: status(403, "Forbidden", "no rights yet")
+    lease = Lease(api, "n", "l", "me")
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: server.count("GET") > 2)
+    assert lease.problem.startswith("cannot take the Lease n/l: GET")
+    assert lease.problem.endswith("no rights yet")
+    server.fault = lambda _: web.Response(status=502, text="<html>")
+    asked = server.count("GET")
+    await until(lambda: server.count("GET") > asked + 2)
+    server.fault = lambda _: None
+    await asyncio.wait_for(waiting, 10)
+    assert lease.problem == ""
+
+
+async def test_a_release_that_fails_says_so(server: FakeServer, api: Api) -> None:
+    lease = Lease(api, "n", "l", "me")
+    await lease.acquire()
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
+    with pytest.raises(ApiError, match="Conflict"):
+        await lease.release()
+
+
+POD = "/api/v1/namespaces/n/pods/former"
+PHASES: dict[str, Any] = {"metadata": {"namespace": "n", "name": "former"}, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize("ended", [None, {**PHASES, "status": {"phase": "Failed"}}], ids=["deleted", "evicted"])
+async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_needs_to_renew(
+    server: FakeServer, api: Api, ended: dict[str, Any] | None
+) -> None:
+    spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
+    if ended:
+        await server.put(POD, ended)
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: lease.problem == "waiting: former holds the Lease n/l, but its pod has ended")
+    clock.now += GONE_SECONDS - 1
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    live = server.objects[PATH]
+    await server.put(PATH, {**live, "spec": {**spec, "renewTime": "2"}})  # its process outlived its pod
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    clock.now += GONE_SECONDS - 1
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    assert not waiting.done()
+    clock.now += 2
+    await asyncio.wait_for(waiting, 10)
+    assert (lease.problem, server.objects[PATH]["spec"]["holderIdentity"]) == ("", "me")
+
+
+async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: Api) -> None:
+    """The process in it works until it ended; a replica that begins meanwhile does not call itself ready."""
+    spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
+    await server.put(POD, PHASES)
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: server.count(f"GET {POD}") > 2)
+    assert lease.problem == ""
+    await server.put(POD, {**PHASES, "metadata": {**PHASES["metadata"], "deletionTimestamp": "now"}})
+    await until(lambda: lease.problem.endswith("its pod is being deleted"))
+    clock.now += GONE_SECONDS + 1
+    looks = server.count(f"GET {POD}")
+    await until(lambda: server.count(f"GET {POD}") > looks + 2)
+    assert not waiting.done()
+    clock.now += DURATION_SECONDS
+    await asyncio.wait_for(waiting, 10)
+
+
+@pytest.mark.parametrize("holder", ["laptop_1a2b", "pod_elsewhere", "former"])
+async def test_a_holder_of_whom_nothing_is_known_has_the_lease_s_own_time(
+    server: FakeServer, api: Api, holder: str
+) -> None:
+    spec = {**record(holder), "leaseDurationSeconds": DURATION_SECONDS}
+    await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
+    server.fault = lambda request: status(403, "Forbidden") if request.path == POD else None
+    clock = Clock()
+    lease = Lease(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(lease.acquire())
+    await until(lambda: lease.holder == holder)
+    clock.now += DURATION_SECONDS - 1
+    looks = server.count(f"GET {PATH}")
+    await until(lambda: server.count(f"GET {PATH}") > looks + 2)
+    assert (waiting.done(), lease.problem) == (False, "")
+    clock.now += 2
+    await asyncio.wait_for(waiting, 10)
+
+
+@pytest.mark.parametrize(
+    ("lease", "pod", "identity"),
+    [("a", "a", r"host"), ("a", "b", r"host_b"), ("a", "", r"host_[0-9a-f]{8}")],
+    ids=["a pod beside the Lease", "a pod elsewhere", "no pod"],
+)
+def test_only_the_name_of_a_pod_beside_the_lease_stands_for_it(
+    monkeypatch: pytest.MonkeyPatch, lease: str, pod: str, identity: str
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "host")
+    assert re.fullmatch(identity, identity_of(lease, pod))

@@ -1,0 +1,372 @@
+"""The plan as a whole: valid objects, nothing twice, nothing left over, nothing written when idle."""
+
+import base64
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.operator.world import SETTINGS, Obj, World, v4deployment
+from v4_operator.desired import plan
+from v4_operator.manifests.settings import Settings
+from v4_operator.observed.live import Observed
+from v4_operator.spec.problem import Problem
+
+SPECS: dict[str, Obj] = {
+    "demo": {},
+    "pvc": {"model": {"pvc": {"claimName": "weights", "path": "flash"}}},
+    "hostPath": {"model": {"hostPath": {"path": "/srv/model"}}},
+    "image": {"model": {"image": {"reference": "models/demo:1", "path": "demo"}}},
+    "huggingFace": {"model": {"huggingFace": {"repository": "a/b", "tokenSecret": "hub", "storageClass": "shared"}}},
+    "shared": {"placement": "shared", "prefill": {"replicas": 2}, "decode": {"replicas": 2}},
+    "replace": {"rollout": {"strategy": "Replace"}, "cache": {"slots": 100}, "router": {"auth": "none"}},
+    "own keys": {"router": {"apiKeysSecret": "mine", "service": {"type": "LoadBalancer", "annotations": {"a": "b"}}}},
+    "nothing": {"prefill": {"replicas": 0}, "decode": {"replicas": 0}, "router": {"replicas": 0}},
+    "everything of a pod": {
+        "decode": {
+            "resources": {"requests": {"cpu": "1500m"}, "limits": {"memory": "4Gi"}},
+            "pod": {
+                "labels": {"team": "a"},
+                "annotations": {"note": "b"},
+                "nodeSelector": {"disk": "fast"},
+                "tolerations": [{"key": "gpu", "operator": "Exists"}],
+                "affinity": {"podAntiAffinity": {}},
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+                ],
+                "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+                "volumes": [{"name": "extra", "emptyDir": {}}],
+                "volumeMounts": [{"name": "extra", "mountPath": "/extra"}],
+                "priorityClassName": "high",
+                "runtimeClassName": "kata",
+                "serviceAccountName": "mine",
+                "imagePullSecrets": [{"name": "hub"}],
+            },
+        }
+    },
+    "scraped": {"networkPolicy": {"scrapeFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}},
+}
+
+
+def objects(spec: Obj, settings: Settings = SETTINGS) -> tuple[Obj, ...]:
+    """All of a whole plan, workers and router of a fetched model too."""
+    world = World(spec, settings)
+    first = world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    return tuple({(o["kind"], o["metadata"]["name"]): o for o in (*first.objects, *world.plan().objects)}.values())
+
+
+@pytest.mark.parametrize(
+    ("case", "version"), [(case, "1.36") for case in SPECS] + [(case, "1.25") for case in SPECS if case != "image"]
+)
+def test_objects_are_valid(case: str, version: str) -> None:
+    settings = replace(SETTINGS, server_version=(1, int(version.partition(".")[2])))
+    for obj in objects(SPECS[case], settings):
+        plain = yaml.safe_load(yaml.safe_dump(obj, default_flow_style=False))
+        kubernetes_validate.validate(plain, version, strict=True)
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_objects_are_written_as_the_server_keeps_them(case: str) -> None:
+    """What it drops or fills in would be written again for ever."""
+    for obj in objects(SPECS[case]):
+        assert not [path for path, value in _leaves(obj) if value in ({}, [], None, "") and not _meant(path)]
+        for path, value in _leaves(obj):
+            if path[-1] in ("containerPort", "port") and "ports" in path:
+                assert "protocol" in _at(obj, path[:-1])
+            if "requests" in path or "limits" in path:
+                assert isinstance(value, str)
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_names_are_unique_and_children_have_owner_and_labels(case: str) -> None:
+    made = objects(SPECS[case])
+    assert len({(obj["kind"], obj["metadata"]["name"]) for obj in made}) == len(made)
+    for obj in made:
+        metadata = obj["metadata"]
+        assert metadata["namespace"] == "models"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "v4serve-operator"
+        if obj["kind"] == "PersistentVolumeClaim":
+            assert "ownerReferences" not in metadata, "it survives its V4Deployment"
+            continue
+        assert metadata["labels"]["v4serve.dev/deployment"] == "demo"
+        assert metadata["ownerReferences"] == [
+            {
+                "apiVersion": "v4serve.dev/v1alpha1",
+                "kind": "V4Deployment",
+                "name": "demo",
+                "uid": "uid-demo",
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+
+
+def test_the_longest_name_fits_into_labels() -> None:
+    made = plan(v4deployment(SPECS["huggingFace"], name="a" * 40), Observed(World().now), SETTINGS)
+    assert all(len(obj["metadata"]["name"]) <= 63 for obj in made.objects)
+    made = plan(v4deployment(name="a" * 40), Observed(World().now), SETTINGS)
+    assert max(len(obj["metadata"]["name"]) for obj in made.objects) == 59
+
+
+@pytest.mark.parametrize("case", SPECS)
+def test_nothing_is_written_when_all_is_as_asked_for(case: str) -> None:
+    world = World(SPECS[case])
+    world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    made = world.settle()
+    writes, before = world.writes, world.plan()
+    world.tick(600)
+    assert world.reconcile() == replace(before, status=world.status)
+    assert world.writes == writes
+    assert made.requeue_seconds == (15 if case == "nothing" else 60)
+    assert made.prune == ()
+
+
+def test_secrets_are_made_once() -> None:
+    world = World()
+    first = world.reconcile()
+    secrets = [obj for obj in first.objects if obj["kind"] == "Secret"]
+    assert [s["metadata"]["name"] for s in secrets] == ["demo-token", "demo-api-key"]
+    assert all(s["metadata"]["annotations"]["v4serve.dev/create-only"] == "true" for s in secrets)
+    key = base64.b64decode(secrets[1]["data"]["key"]).decode()
+    assert yaml.safe_load(base64.b64decode(secrets[1]["data"]["keys.yaml"])) == {key: "default"}
+    assert len(base64.b64decode(secrets[0]["data"]["token"])) >= 32
+    assert World().reconcile().objects[0] != secrets[0], "another one has another token"
+    second = world.reconcile()
+    assert not [obj for obj in second.objects if obj["kind"] == "Secret"]
+    assert second.prune == ()
+    del world.objects["Secret", "demo-token"]
+    assert [obj["metadata"]["name"] for obj in world.reconcile().objects if obj["kind"] == "Secret"] == ["demo-token"]
+
+
+def test_what_is_no_longer_asked_for_goes() -> None:
+    world = World()
+    world.settle()
+    world.change({"model": {"revision": "b"}})
+    old = [d["metadata"]["name"] for d in world.of("Deployment") if "router" not in d["metadata"]["name"]]
+    world.settle()
+    assert not {d["metadata"]["name"] for d in world.of("Deployment")} & set(old)
+
+
+def test_a_key_stays_until_no_router_needs_it_to_start() -> None:
+    world = World()
+    world.settle()
+    world.change({"router": {"auth": "none"}})
+    seen = []
+    for _ in range(60):
+        world.reconcile()
+        mounted = [p for p in world.pods(role="router") if any(v["name"] == "api-keys" for v in p["spec"]["volumes"])]
+        seen.append((bool(mounted), ("Secret", "demo-api-key") in world.objects))
+        world.tick()
+    assert (True, False) not in seen
+    assert seen[-1] == (False, False)
+    assert ("Secret", "demo-token") in world.objects
+
+
+def test_what_others_own_stays() -> None:
+    world = World()
+    world.settle()
+    labels = {"v4serve.dev/deployment": "demo"}
+    world.objects["ConfigMap", "mine"] = {"kind": "ConfigMap", "metadata": {"name": "mine", "labels": labels}}
+    copied = {**labels, "app.kubernetes.io/managed-by": "v4serve-operator"}
+    world.objects["ConfigMap", "copied"] = {"kind": "ConfigMap", "metadata": {"name": "copied", "labels": copied}}
+    other = [{"kind": "ReplicaSet", "name": "x", "uid": "x", "controller": True}]
+    world.objects["ConfigMap", "theirs"] = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "theirs", "labels": labels, "ownerReferences": other},
+    }
+    key = copy.deepcopy(world.objects["Secret", "demo-api-key"])  # as `kubectl get --output=yaml` shows it
+    key["metadata"] |= {"name": "backup", "ownerReferences": []}
+    world.objects["Secret", "backup"] = key
+    assert world.plan().prune == ()
+
+
+def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
+    """Where the new one cannot be written, the next refused spec would find none."""
+    world = World()
+    world.settle()
+    (before,) = [obj["metadata"]["name"] for obj in world.of("ConfigMap") if obj.get("immutable")]
+    world.change({"decode": {"replicas": 2}})
+    assert before not in [obj["metadata"]["name"] for obj in world.plan().prune]
+    world.settle()
+    (after,) = [obj["metadata"]["name"] for obj in world.of("ConfigMap") if obj.get("immutable")]
+    assert after != before
+
+
+def test_nothing_is_made_while_the_owner_goes() -> None:
+    made = plan(replace(v4deployment(), deleting=True), Observed(World().now), SETTINGS)
+    assert (made.objects, made.prune, made.requeue_seconds) == ((), (), None)
+
+
+def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
+    world = World()
+    first = world.settle().status["revision"]
+    world.change({"transfer": {"transport": "nixl"}, "decode": {"replicas": 7}})
+    before = {key: obj for key, obj in world.objects.items() if obj["kind"] != "Pod"}
+    before = copy.deepcopy(before)
+    made = world.reconcile()
+    assert made.prune == ()
+    assert {key: obj for key, obj in world.objects.items() if obj["kind"] != "Pod"} == before
+    assert (made.status["decode"]["desired"], made.status["decode"]["ready"]) == (1, 1)
+    assert made.status["revision"] == first
+    ready, progressing, degraded = (world.condition(kind) for kind in ("Ready", "Progressing", "Degraded"))
+    assert (ready["status"], ready["reason"]) == ("False", "EngineLacks")  # `kubectl wait` must not take it for done
+    assert ready["message"].endswith(f"revision {first}, of a former spec, serves on")
+    assert (progressing["status"], progressing["reason"]) == ("False", "EngineLacks")
+    assert "the last good one, of generation 1, is kept" in progressing["message"]
+    assert (degraded["status"], degraded["reason"]) == ("True", "EngineLacks")
+    assert "nixl" in degraded["message"]
+    assert made.status["observedGeneration"] == degraded["observedGeneration"] == 2
+
+
+@pytest.mark.parametrize("case", [case for case in SPECS if case != "nothing"])
+def test_what_is_deleted_or_edited_while_a_spec_is_refused_is_put_right(case: str) -> None:
+    world = World(SPECS[case])
+    world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    world.settle()
+    kept = {"PersistentVolumeClaim", "Pod", "Job"}
+    before = copy.deepcopy({key: obj for key, obj in world.objects.items() if obj["kind"] not in kept})
+    memory = [key for key, obj in before.items() if obj.get("immutable")]
+    assert len(memory) == 1
+    world.change({"transfer": {"transport": "nixl"}, "prefill": {"replicas": 5}, "decode": {"replicas": 5}})
+    world.reconcile()
+    for key in before.keys() - set(memory):
+        obj = world.objects[key]
+        if obj["kind"] == "Deployment":
+            obj["spec"]["template"]["spec"]["containers"][0]["image"] = "foreign:1"
+        elif key != ("ServiceAccount", "demo-router"):  # another one takes new pods, which is no drift
+            del world.objects[key]
+    for _ in range(30):
+        world.reconcile()
+        world.tick()
+    after = {key: obj for key, obj in world.objects.items() if obj["kind"] not in kept}
+    assert after.keys() == before.keys()
+    for key, obj in before.items():
+        if obj["kind"] != "Secret":
+            assert after[key].get("spec", after[key].get("data")) == obj.get("spec", obj.get("data"))
+    assert world.condition("Degraded")["reason"] == "EngineLacks"
+    world.change({"transfer": {"transport": "auto"}, "prefill": {"replicas": 2}, "decode": {"replicas": 2}})
+    world.settle()
+    assert world.condition("Ready")["status"] == "True"
+    assert len([obj for obj in world.of("ConfigMap") if obj.get("immutable")]) == 1
+
+
+def test_a_roll_to_the_last_good_spec_goes_on_while_a_newer_one_is_refused() -> None:
+    world = World()
+    first = world.settle().status["revision"]
+    world.change({"model": {"revision": "b"}})
+    second = world.reconcile().status["revision"]
+    world.change({"transfer": {"transport": "nixl"}})
+    for _ in range(60):
+        world.reconcile()
+        world.tick()
+    assert world.revisions() == [second] != [first]
+    assert "generation 2" in world.condition("Progressing")["message"]
+
+
+def test_a_spec_that_cannot_even_be_read_is_as_one_that_is_refused() -> None:
+    world = World()
+    world.settle()
+    del world.objects["Service", "demo"]
+    observed = replace(world.observed(), unread=Problem("InvalidSpec", "decode.replicas must be a whole number", ""))
+    made = plan(replace(world.v4d, generation=2), observed, SETTINGS)
+    assert "Service" in {obj["kind"] for obj in made.objects}
+    assert made.status["conditions"][1]["reason"] == "InvalidSpec"
+    assert "generation 1" in made.status["conditions"][1]["message"]
+
+
+def test_without_its_memory_a_refused_spec_changes_nothing() -> None:
+    world = World()
+    world.settle()
+    (memory,) = [obj for obj in world.of("ConfigMap") if obj.get("immutable")]
+    world.change({"transfer": {"transport": "nixl"}})
+    for tampered in (
+        {"data": {**memory["data"], "workerImage": "foreign:1"}},
+        {"metadata": {**memory["metadata"], "ownerReferences": []}},
+    ):
+        world.objects["ConfigMap", memory["metadata"]["name"]] = memory | tampered
+        assert (world.plan().objects, world.plan().prune) == ((), ())
+    del world.objects["ConfigMap", memory["metadata"]["name"]]
+    made = world.reconcile()
+    assert (made.objects, made.prune) == ((), ())
+    assert "nothing is made or changed" in world.condition("Progressing")["message"]
+    assert world.status["revision"] == world.revisions()[0]
+
+
+@pytest.mark.parametrize("case", SPECS)
+@pytest.mark.parametrize("after", ["demo", "shared", "huggingFace"])
+def test_what_an_orphaning_deletion_left_is_adopted_or_goes(case: str, after: str) -> None:
+    world = World(SPECS[case])
+    world.reconcile()
+    if world.of("Job"):
+        world.finish_job()
+    world.settle()
+    secrets = {obj["metadata"]["name"]: obj["data"] for obj in world.of("Secret")}
+    for obj in world.objects.values():
+        if obj["kind"] != "Pod":
+            obj["metadata"].pop("ownerReferences", None)
+    world.uid, world.generation, world.status = "uid-again", 1, {}
+    world.spec = {"model": {"demo": {}}, **SPECS[after]}
+    world.reconcile()
+    for job in world.of("Job"):
+        job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    world.settle()
+    for kind, name in world.objects:
+        if kind not in ("Pod", "PersistentVolumeClaim"):
+            owners = world.objects[kind, name]["metadata"].get("ownerReferences", [])
+            assert [owner["uid"] for owner in owners] == ["uid-again"], (kind, name)
+    for obj in world.of("Secret"):
+        assert obj["data"] == secrets.get(obj["metadata"]["name"], obj["data"]), "clients go on with their key"
+
+
+def test_a_spec_that_never_could_be_followed_makes_nothing() -> None:
+    world = World({"transfer": {"transport": "nixl"}})
+    assert world.reconcile().objects == ()
+    assert (world.condition("Ready")["status"], world.condition("Ready")["reason"]) == ("False", "EngineLacks")
+    assert world.status["prefill"]["summary"] == "0/1"
+
+
+def test_old_workers_shrink_before_new_ones_grow() -> None:
+    world = World({"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "rollout": {"strategy": "Replace"}})
+    first = world.settle().status["revision"]
+    world.change({"model": {"revision": "b"}})
+    names = [obj["metadata"]["name"] for obj in world.plan().objects if obj["kind"] == "Deployment"]
+    assert [first in name for name in names] == [True, True, False, False, False]
+
+
+def test_a_deployment_that_was_changed_by_hand_is_repaired() -> None:
+    world = World()
+    world.settle()
+    name = next(iter(world.sizes()))
+    world.get("Deployment", name)["spec"]["replicas"] = 5
+    world.reconcile()
+    assert world.sizes()[name] == 1
+
+
+def _meant(path: tuple[Any, ...]) -> bool:
+    """Whether something is empty on purpose, as an empty selector or the name of the core group."""
+    return path[-1] in ("emptyDir", "podAntiAffinity", "podSelector") or path[-2] == "apiGroups"
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if isinstance(item, dict | list) and item:
+            yield from _leaves(item, (*path, key))
+        else:
+            yield (*path, key), item
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
