@@ -1,4 +1,4 @@
-"""The line that every request leaves in the log at its end. Says nothing of what was asked unless it is given that."""
+"""The log line that is written at the end of every request. It has no prompt unless it is given one."""
 
 import json
 import logging
@@ -17,20 +17,20 @@ Value = str | int | float | Sequence[str]
 
 @dataclass(frozen=True)
 class Ended:
-    """A request at its end."""
+    """A request that has ended."""
 
-    request_id: str  # the client's, or one that was made for it
-    id: str  # as workers know it, and as the answer names it; empty where none was made
+    request_id: str  # the client's `x-request-id`, or one made by the router
+    id: str  # the id that workers and the answer use; empty if the request failed before it got one
     endpoint: str  # completions | chat | other
     outcome: str  # ok | client_gone | cancelled | HTTP status of the error
-    tenant: str  # empty where no key was asked for
-    trace_id: str = ""  # empty where nobody traces
-    prompts: Sequence[str] = ()  # as text, if they are to be told
-    error: RouterError | None = None  # that the client was told
+    tenant: str  # empty if the router has no API keys
+    trace_id: str = ""  # empty if tracing is off
+    prompts: Sequence[str] = ()  # as text; empty unless the policy logs prompts
+    error: RouterError | None = None  # the error that the client got, if any
 
 
 def write(ended: Ended, times: Breakdown, exchange: Exchange | None) -> None:
-    """Write the line; `exchange` is None if the request came to no worker."""
+    """Writes the line. `exchange` is None if the request failed before it was placed."""
     if log.isEnabledFor(logging.INFO):
         fields = facts(ended, times, exchange)
         prompts = "" if not ended.prompts or writes_json() else f"; prompts {json.dumps(ended.prompts)}"
@@ -38,7 +38,7 @@ def write(ended: Ended, times: Breakdown, exchange: Exchange | None) -> None:
 
 
 def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str, Value]:
-    """All that is known, by name, for programs; what did not come to pass is left out."""
+    """Returns the fields of a JSON log line, leaving out those that do not apply to the request."""
     found: dict[str, Value | None] = {
         "request_id": ended.request_id,
         "id": ended.id or None,
@@ -47,7 +47,7 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
         "tenant": ended.tenant or None,
         "trace_id": ended.trace_id or None,
         "prompts": ended.prompts or None,
-        **(_told(ended.error) if ended.error else {}),
+        **(_error(ended.error) if ended.error else {}),
         **times.body(),
     }
     if exchange is not None:
@@ -68,18 +68,18 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
     }
 
 
-def _told(error: RouterError) -> dict[str, Value | None]:
-    """What kind of error, and the field at fault, if there is such a field. Its message may repeat what was asked."""
+def _error(error: RouterError) -> dict[str, Value | None]:
+    """Returns the error's code and the field at fault, but nothing that may quote the request's body."""
     return {"error": error.code or error.kind, "param": None if isinstance(error, UnknownField) else error.param}
 
 
 def _each(names: Iterable[str]) -> str | None:
-    """All that differ, without what there is not."""
+    """Returns the distinct names, comma-separated, leaving out "-"; None if none is left."""
     return ",".join(dict.fromkeys(name for name in names if name != "-")) or None
 
 
 def sentence(fields: Mapping[str, Value]) -> str:
-    """The same for people, but for prompts."""
+    """Returns the text of a log line for people, without the prompts."""
     parts = [f"request {fields['request_id']} {fields['endpoint']} {fields['outcome']}"]
     if "error" in fields:
         parts[0] += f" {fields['error']}"

@@ -1,8 +1,8 @@
-"""The bodies of `/v1/completions` and `/v1/chat/completions`, and how a body is refused.
+"""The bodies of `/v1/completions` and `/v1/chat/completions`, and their validation.
 
-Every field is either served, or known and refused unless it says nothing ("not supported yet"), or unknown and refused
-with the nearest known name: no field is silently ignored. `user` and `metadata` change nothing in an answer by their
-definition. Values are taken strictly: no string is a number.
+No field is silently ignored. A field is supported; or it is known but not supported yet, and refused unless its value
+asks for nothing; or it is unknown, and refused with the nearest known name. `user` and `metadata` are accepted without
+effect, as their definition allows. Validation is strict: a string is not accepted as a number.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from v4_router.errors import BadRequest, UnknownField
 _Uint32 = Annotated[int, Field(ge=0, lt=1 << 32)]
 _NonEmpty = Annotated[str, Field(min_length=1)]
 
-# Fields of the OpenAI and vLLM interfaces that are not served yet, each with the values that ask for nothing.
+# Fields of the OpenAI and vLLM APIs that are not supported yet, each with the values that ask for nothing.
 _LATER: dict[str, tuple[Any, ...]] = {
     "audio": (), "best_of": (1,), "echo": (False,), "function_call": ("none",), "functions": ([],),
     "guided_json": (), "logit_processors": ([],), "logits_processors": ([],), "min_tokens": (0,),
@@ -39,13 +39,13 @@ class _Strict(BaseModel):
 
 
 class StreamOptions(_Strict):
-    """What a stream carries beside tokens."""
+    """What a stream contains besides tokens."""
 
     include_usage: bool = False
 
 
 class ChatTemplateKwargs(_Strict):
-    """How a chat is encoded; `thinking` and `enable_thinking` are two spellings of one switch."""
+    """How a chat is encoded. `thinking` and `enable_thinking` are two names of the same option."""
 
     thinking: bool | None = None
     enable_thinking: bool | None = None
@@ -53,14 +53,14 @@ class ChatTemplateKwargs(_Strict):
 
 
 def _temperature(value: float) -> float:
-    """Logits are divided by it: what lies between would overflow them."""
+    """Refuses temperatures so near 0 that logits divided by them overflow."""
     if 0 < value < 0.001:
-        raise PydanticCustomError("temperature", "must be 0, for the likeliest token, or at least 0.001")
+        raise PydanticCustomError("temperature", "must be 0 for greedy decoding, or at least 0.001")
     return value
 
 
 class _Body(_Strict):
-    """What both interfaces share."""
+    """The fields that both routes have."""
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -85,11 +85,14 @@ class _Body(_Strict):
 
 
 def _prompts(value: Any) -> list[str | bytes]:
-    """One entry per prompt. By hand, since a union of lists would be tried member by member on 100k ids."""
+    """Returns one entry per prompt.
+
+    Not left to pydantic, which would try each type of a union on each of, say, 100,000 token ids.
+    """
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
-        raise PydanticCustomError("prompt", "must be a text, token ids, or a list of either, and not empty")
+        raise PydanticCustomError("prompt", "must be a string, a list of token ids, or a non-empty list of either")
     kinds = set(map(type, value))
     if kinds == {int}:
         return [_packed(value)]
@@ -97,14 +100,16 @@ def _prompts(value: Any) -> list[str | bytes]:
         return [_packed(ids) for ids in value]
     if kinds == {str}:
         return list(value)
-    raise PydanticCustomError("prompt", "its list must hold texts, or token ids, or lists of token ids, none empty")
+    raise PydanticCustomError(
+        "prompt", "a list must contain only strings, only token ids, or only non-empty lists of token ids"
+    )
 
 
 def _packed(ids: list[int]) -> bytes:
     try:
         return pack_ids(ids)
     except OverflowError:
-        raise PydanticCustomError("prompt", "a token id is negative or beyond any vocabulary") from None
+        raise PydanticCustomError("prompt", "a token id is negative or does not fit in 32 bits") from None
 
 
 class CompletionBody(_Body):
@@ -139,62 +144,65 @@ class ChatBody(_Body):
     chat_template_kwargs: ChatTemplateKwargs | None = None
 
 
-# Objects whose keys are of the client's making: what is wrong in them is told of the whole.
-_NAMED_BY_CLIENTS = (("logit_bias",), ("metadata",))
+# Objects whose keys are chosen by the client: an error names the object, not the key.
+_CLIENT_KEYS = (("logit_bias",), ("metadata",))
 
 _B = TypeVar("_B", bound=_Body)
 
 
 def parse(model: type[_B], raw: bytes) -> _B:
-    """The validated body. Raises BadRequest that names the first field at fault."""
+    """Returns the validated body. Raises BadRequest, which names a field at fault."""
     try:
         data = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise BadRequest("the body must be a JSON object")
-    data = _served(data, model, _LATER, "")
+    data = _supported(data, model, _LATER, "")
     messages = data.get("messages")
     if model is ChatBody and isinstance(messages, list):
-        data["messages"] = [_served_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+        data["messages"] = [_supported_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise _bad_request(error) from None
 
 
-def _served_message(message: Any, where: str) -> Any:
+def _supported_message(message: Any, where: str) -> Any:
     if not isinstance(message, dict):
         return message
     if message.get("role") in _LATER_ROLES:
         raise BadRequest(f"{where}.role {message['role']!r} is not supported yet", f"{where}.role")
-    return _served(message, MessageBody, _LATER_IN_MESSAGE, f"{where}.")
+    return _supported(message, MessageBody, _LATER_IN_MESSAGE, f"{where}.")
 
 
-def _served(data: Mapping[str, Any], model: type[BaseModel], later: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The fields that are served. Raises BadRequest on any other that asks for something."""
-    served = {}
+def _supported(data: Mapping[str, Any], model: type[BaseModel], later: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the supported fields. Raises BadRequest if another field is unknown or asks for something.
+
+    `later`: for each field that is not supported yet, the values that ask for nothing. `where`: prefix of field paths.
+    """
+    supported = {}
     for key, value in data.items():
         if key in model.model_fields:
-            served[key] = value
+            supported[key] = value
         elif key not in later:
             message = unknown_key_message("field", key[:100], model.model_fields)
             raise UnknownField(f"{message} (in {where[:-1]})" if where else message, f"{where}{key[:100]}")
         elif value is not None and not any(_same(value, neutral) for neutral in later[key]):
             raise BadRequest(f"{where}{key} is not supported yet: leave it out", f"{where}{key}")
-    return served
+    return supported
 
 
 def _same(value: Any, neutral: Any) -> bool:
     return type(value) is type(neutral) and value == neutral
 
 
-def _refusal(error: ValidationError) -> BadRequest:
-    """The most telling of a failed validation's complaints, in the words of the body."""
-    complaints = error.errors(include_url=False, include_context=False, include_input=False)
-    first = max(complaints, key=lambda c: (len(c["loc"]), not c["type"].endswith("_type")))
+def _bad_request(error: ValidationError) -> BadRequest:
+    """Returns the most specific error of a failed validation, with the path of its field in the body."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    first = max(errors, key=lambda e: (len(e["loc"]), not e["type"].endswith("_type")))
     path = ""
-    for step in first["loc"][: 1 if first["loc"][:1] in _NAMED_BY_CLIENTS else None]:
+    for step in first["loc"][: 1 if first["loc"][:1] in _CLIENT_KEYS else None]:
         if isinstance(step, int):
             path += f"[{step}]"
         elif step.isidentifier() and not step.startswith(("constrained", "TextPart")):

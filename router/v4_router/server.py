@@ -1,4 +1,4 @@
-"""The router as a process: HTTP servers until SIGINT or SIGTERM, and a stop that leaves streams their time."""
+"""The router's process: serves HTTP until SIGINT or SIGTERM, then lets running streams finish for a bounded time."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,13 @@ from v4_router.router import Router
 
 log = logging.getLogger(__name__)
 
-# How long a router of a cluster takes requests after SIGTERM: others hear only by and by that it leaves.
+# How long a router in Kubernetes accepts requests after SIGTERM: its removal from the Service takes time to spread.
 _LEAVING_SECONDS = 5.0
-_LAST_ANSWER_SECONDS = 1.0  # for what the monitoring port is asked at the end
+_MONITORING_DRAIN_SECONDS = 1.0  # for running requests of the monitoring port
 
 
 class _Server(uvicorn.Server):
-    """One of several in a process, which itself handles signals."""
+    """One of the process's HTTP servers. Signals are handled by the process."""
 
     def __init__(self, app: ASGIApp, drain_seconds: float) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class _Server(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level=logging.WARNING,  # else each of several tells when it begins and ends
+                log_level=logging.WARNING,  # at INFO each server would log its own start and stop
                 access_log=False,
                 timeout_graceful_shutdown=math.ceil(drain_seconds),
             )
@@ -47,17 +47,20 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Replaces uvicorn's signal handlers by none."""
         yield
 
-    def cut(self) -> None:
-        """End the requests that still run: each is told."""
+    def cancel_requests(self) -> None:
+        """Cancels the requests that still run; each sends its client an error."""
         for task in self.server_state.tasks:
             task.cancel()
 
 
 def run(config: RouterConfig) -> None:
-    """Serve until SIGINT or SIGTERM; a second one ends it at once. Raises ConfigError on a bad model, file or port."""
+    """Serves until SIGINT or SIGTERM; a second signal skips the drain.
+
+    Raises ConfigError if the model, a file or a port cannot be used.
+    """
     with contextlib.ExitStack() as stack:
         router = Router(config, stack.enter_context(tracing("v4serve-router")))
         api = stack.enter_context(_listen(config.host, config.port, "--port"))
@@ -68,54 +71,54 @@ def run(config: RouterConfig) -> None:
 
 
 class _Process:
-    """From the first signal to the end."""
+    """Runs the servers and handles signals."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 
     async def serve(self, api: socket.socket, monitoring: socket.socket | None) -> None:
-        """Until a signal, and then until streams ended or their time did."""
+        """Serves until a signal, and then until the streams have ended or the drain time is over."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         router = self._router
-        log.info("the API listens on %s", _named(api))
+        log.info("the API listens on %s", _address(api))
         if monitoring is not None:
-            log.info("page, facts and metrics listen on %s", _named(monitoring))
+            log.info("the page, /facts and /metrics listen on %s", _address(monitoring))
         async with router.running():
             server = _Server(build_app(router), router.config.drain_seconds)
             serving = asyncio.create_task(server.serve([api]))
-            watched = _Server(build_monitoring_app(router), _LAST_ANSWER_SECONDS)
-            watching = asyncio.create_task(watched.serve([monitoring])) if monitoring is not None else None
+            monitor = _Server(build_monitoring_app(router), _MONITORING_DRAIN_SECONDS)
+            monitoring_task = asyncio.create_task(monitor.serve([monitoring])) if monitoring is not None else None
             await _either(self._stop, serving)
-            await self._leave(server, serving)
-            watched.should_exit = True
-            if watching is not None:
-                await watching
+            await self._drain(server, serving)
+            monitor.should_exit = True
+            if monitoring_task is not None:
+                await monitoring_task
 
-    async def _leave(self, server: _Server, serving: asyncio.Task[None]) -> None:
+    async def _drain(self, server: _Server, serving: asyncio.Task[None]) -> None:
         self._router.draining = True
         if self._router.config.deployment:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), _LEAVING_SECONDS)
         server.should_exit = True
         await _either(self._hurry, serving)
-        server.cut()
+        server.cancel_requests()
         await serving
 
-    def _signalled(self) -> None:
+    def _on_signal(self) -> None:
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
 
 
-def _named(listener: socket.socket) -> str:
+def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _either(event: asyncio.Event, task: asyncio.Task[None]) -> None:
-    """Until the event or the task's end."""
+    """Waits until the event is set or the task has ended."""
     waiting = asyncio.create_task(event.wait())
     await asyncio.wait((waiting, task), return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

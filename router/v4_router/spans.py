@@ -1,6 +1,6 @@
-"""The span of one request: what the router knows of it, by the names of OpenTelemetry's conventions.
+"""The trace span of a request, with attributes named by OpenTelemetry's semantic conventions.
 
-Nothing is done where this process does not trace, and nothing that goes wrong with tracing reaches a request.
+Does nothing if tracing is off. An error in tracing is logged and never fails a request.
 """
 
 import logging
@@ -24,11 +24,11 @@ _OPERATIONS = {"chat": "chat", "completions": "text_completion"}
 
 
 class RequestSpan:
-    """From a request's arrival, which is now, to its end."""
+    """The span of a request, from its creation, when the request arrives, until `end`."""
 
     def __init__(self, tracing: Tracing | None, endpoint: str, model: str, headers: Headers) -> None:
-        """`headers` may name the client's span as parent."""
-        self.context = NO_CONTEXT  # for what is a part of it; empty = nobody traces
+        """`headers`: the request's, whose `traceparent` may name the client's span as the parent."""
+        self.context = NO_CONTEXT  # for child spans; empty if tracing is off
         self._span: Span | None = None
         if tracing is None:
             return
@@ -46,11 +46,11 @@ class RequestSpan:
 
     @property
     def trace_id(self) -> str:
-        """For the log; empty = nobody traces."""
+        """The trace id for the log; empty if tracing is off."""
         return self.context.traceparent.split("-")[1] if self.context.traceparent else ""
 
     def asked(self, job: Job) -> None:
-        """Add what is to be generated."""
+        """Adds the parameters of the generation."""
         if self._span is None:
             return
         prompt = job.prompts[0]
@@ -64,7 +64,7 @@ class RequestSpan:
             )
 
     def end(self, ended: Ended, status: int | None, timing: Timing, exchange: Exchange | None) -> None:
-        """The request is over. `status` of the answer, if there was one; `exchange` is None if it came to no worker."""
+        """Ends the span. `status` is None if no answer began, `exchange` if the request failed before it was placed."""
         if self._span is not None:
             with _optional():
                 self._end(self._span, ended, status, timing, exchange)
@@ -75,7 +75,7 @@ class RequestSpan:
         times = timing.breakdown().body()
         span.set({f"v4serve.{name}": seconds for name, seconds in times.items() if seconds is not None})
         if exchange is not None:
-            span.set({"gen_ai.response.id": ended.id, **_answered(exchange)})
+            span.set({"gen_ai.response.id": ended.id, **_answer(exchange)})
             for mark in (mark for flow in exchange.flows for mark in flow.marks):
                 span.event(mark.name, now + mark.at - clock, mark.facts)
         if status is not None:
@@ -89,17 +89,17 @@ class RequestSpan:
 def _optional() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # tracing is optional: whatever is wrong with it, requests are served
-        _complain(type(error).__name__)
+    except Exception as error:  # tracing is optional: no error in it may fail a request
+        _log_once(type(error).__name__)
 
 
 @cache
-def _complain(kind: str) -> None:
-    """Once for each kind: the next request would say the same."""
-    log.exception("a request goes without a whole span: tracing raised %s", kind)
+def _log_once(kind: str) -> None:
+    """Logs the error now being handled, once for each type, since further requests would repeat it."""
+    log.exception("tracing raised %s: spans of requests are missing or incomplete", kind)
 
 
-def _answered(exchange: Exchange) -> Attributes:
+def _answer(exchange: Exchange) -> Attributes:
     outputs = exchange.outputs
     return {
         "gen_ai.response.finish_reasons": [output.finish for output in outputs if output.finish is not None],

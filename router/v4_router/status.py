@@ -1,4 +1,4 @@
-"""What a router knows of its workers, as `/fleet` tells it to the operator, and what it has counted. Pure."""
+"""The answer to `/fleet`, which the operator reads, and samples of the router's counters for `/facts`. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -18,7 +18,7 @@ _LOAD = tuple(field.name for field in pb.Load.DESCRIPTOR.fields)
 
 
 def fleet_status(router: Router) -> dict[str, Any]:
-    """Router, workers, revisions."""
+    """Returns the answer to `/fleet`: the state of the router, its workers and its revisions."""
     links = list(router.fleet.links.values())
     revisions = sorted({link.endpoint.revision for link in links})
     paired = {revision for revision, _ in router.fleet.pairs()}
@@ -29,7 +29,7 @@ def fleet_status(router: Router) -> dict[str, Any]:
             "ready": router.ready,
             "requests": router.requests,
             "error": router.unseen(),
-            "keys_since": _moment(router.keys.written) if router.keys else "",
+            "keys_since": _timestamp(router.keys.written) if router.keys else "",
             **_transferred(router.metrics.transferred_in_all),
         },
         "workers": [_worker(link) for link in links],
@@ -37,8 +37,8 @@ def fleet_status(router: Router) -> dict[str, Any]:
     }
 
 
-def _moment(time: datetime | None) -> str:
-    """As Kubernetes writes it; empty for none."""
+def _timestamp(time: datetime | None) -> str:
+    """Returns the time in Kubernetes's format, or "" for None."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time else ""
 
 
@@ -64,7 +64,7 @@ def _worker(link: WorkerLink) -> dict[str, Any]:
 
 
 def _state(link: WorkerLink) -> str:
-    """Whether it takes requests, or else the first thing that stands in the way."""
+    """Returns "ready" if the worker takes requests, else the first reason why it does not."""
     if not link.up:
         return "down"
     if link.endpoint.leaving or link.load.draining:
@@ -77,8 +77,10 @@ def _state(link: WorkerLink) -> str:
 def _revision(
     name: str, paired: bool, links: Iterable[WorkerLink], transfers: Mapping[str, Transferred]
 ) -> dict[str, Any]:
-    """`paired`: a prefill worker takes requests, so a token went from there through a transfer and decode, and there is
-    decode for it now."""
+    """`paired`: whether the revision has a prefill and a decode worker that take requests.
+
+    Such a prefill worker has been probed: a token went through it, a transfer and a decode worker.
+    """
     expected = [e for e in links if e.endpoint.revision == name and e.endpoint.ready and not e.endpoint.leaving]
     return {
         "revision": name,
@@ -94,7 +96,7 @@ def _transferred(sums: Transferred) -> dict[str, float]:
 
 
 def sample(metrics: Metrics, at: float) -> Sample:
-    """What is counted until now, which is `at`."""
+    """Returns the counters' present values as a sample at the time `at`, in seconds."""
     moved = metrics.transferred_in_all
     return Sample(
         at=at,

@@ -1,11 +1,11 @@
-"""Stop strings over a growing text. Pure: knows neither tokens nor streams."""
+"""Finds stop strings in a growing text. Pure: knows neither tokens nor streams."""
 
 
 class StopMatcher:
-    """Passes text on until a stop string is complete, and holds back what may still become one.
+    """Releases text until a stop string is complete, and holds back text that may be the beginning of a stop string.
 
-    The stop string that is complete first wins, the longest where several end at the same character; so the result
-    does not depend on how the text is cut.
+    The stop string that is complete first ends the text; if several end at the same character, the longest one does. So
+    the result does not depend on how the text is split into pieces.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -14,7 +14,10 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """The text that may be shown now, and whether a stop string ended it (nothing may be pushed after that)."""
+        """Adds text. Returns the text that is released, and whether a stop string has ended it.
+
+        Must not be called again after a stop string.
+        """
         if not self._stops:
             return text, False
         text = self._held + text
@@ -28,12 +31,12 @@ class StopMatcher:
         return text[: len(text) - keep], False
 
     def flush(self) -> str:
-        """What was held back, when nothing follows."""
+        """Returns the text that is held back, at the end of the text."""
         held, self._held = self._held, ""
         return held
 
     def _undecided(self, text: str) -> int:
-        """Length of the longest end of `text` that is a beginning of a stop string."""
+        """Returns the length of the longest suffix of `text` that is a proper prefix of a stop string."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[-length:]
             if any(stop.startswith(end) for stop in self._stops):

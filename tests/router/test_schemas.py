@@ -47,7 +47,7 @@ def test_prompts_that_are_none(prompt: Any) -> None:
         ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"temperature": "1"}, "temperature", "number"),
-        ({"temperature": 0.0009}, "temperature", "must be 0, for the likeliest token, or at least 0.001"),
+        ({"temperature": 0.0009}, "temperature", "must be 0 for greedy decoding, or at least 0.001"),
         ({"temperature": 5e-324}, "temperature", "at least 0.001"),
         ({"repetition_penalty": 0.009}, "repetition_penalty", "greater than or equal to 0.01"),
         ({"max_tokens": 0}, "max_tokens", "greater"),

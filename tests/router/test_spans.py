@@ -40,9 +40,9 @@ class Broken:
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Nothing was complained of yet."""
-    spans._complain.cache_clear()
+    spans._log_once.cache_clear()
     yield
-    spans._complain.cache_clear()
+    spans._log_once.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh")

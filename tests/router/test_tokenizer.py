@@ -75,7 +75,7 @@ def test_the_cache_is_bounded_in_bytes_and_forgets_the_oldest() -> None:
         (lambda data: data.update(added_tokens=[t for t in data["added_tokens"] if t["content"] != USER]), "lacks"),
         (lambda data: data.update(decoder=None), "byte-level"),
         (lambda data: data["model"].update(type="WordPiece"), "BPE"),
-        (lambda data: data["model"]["merges"].extend(_spelling(data, THINK)), "spell"),
+        (lambda data: data["model"]["merges"].extend(_spelling(data, THINK)), "produce"),
     ],
 )
 def test_unusable_tokenizers_are_refused(tmp_path: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
