@@ -92,7 +92,7 @@ class Revision:
 
 
 @dataclass(frozen=True)
-class Itself:
+class RouterState:
     """The router's own state."""
 
     version: str
@@ -107,7 +107,7 @@ class Facts:
     """A router and its workers. A rate is per second, and None if nothing was observed in the period."""
 
     seconds: float  # length of the period over which rates and quantiles are computed
-    router: Itself
+    router: RouterState
     requests: float | None
     failed: float | None
     prompt_tokens: float | None
@@ -149,7 +149,9 @@ def facts(before: Sample, now: Sample, fleet: Mapping[str, Any], waiting_for_roo
     router, workers = fleet["router"], fleet["workers"]
     return Facts(
         seconds=seconds,
-        router=Itself(router["version"], router["served_name"], router["ready"], router["requests"], waiting_for_room),
+        router=RouterState(
+            router["version"], router["served_name"], router["ready"], router["requests"], waiting_for_room
+        ),
         requests=_over(now.requests - before.requests, seconds),
         failed=_over(now.failed - before.failed, seconds),
         prompt_tokens=_over(prompt_tokens, seconds),

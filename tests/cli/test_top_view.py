@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.router.test_facts import LOAD, START, fleet, known, worker
 from v4_cli.top_view import frame
-from v4_router.facts import Facts, Itself, Revision, facts
+from v4_router.facts import Facts, Revision, RouterState, facts
 
 SILENT = "no answer since 12:00:00: refused"
 SIZES = [(80, 24), (80, 18), (80, 15), (40, 12), (30, 20), (100, 10)]
@@ -89,7 +89,7 @@ def test_names_stay_legible_in_narrow_terminals(width: int) -> None:
 
 
 def test_the_state_stays_in_the_head_of_a_narrow_terminal() -> None:
-    named = replace(known(worker("decode", "d")), router=Itself("1", "deepseek-v4-" + "x" * 40, False, 0, 0))
+    named = replace(known(worker("decode", "d")), router=RouterState("1", "deepseek-v4-" + "x" * 40, False, 0, 0))
     assert shown(named, 30).splitlines()[0] == "v4serve deepseek-v…  not ready"
 
 

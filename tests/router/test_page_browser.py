@@ -134,7 +134,7 @@ async def shows_traffic(seen: Seen) -> None:
     assert "at 4.0 kB/s each" in below, "fake workers move 1000 bytes in 0.25 s, after a wait"
     await expect(seen.page.locator(".pool").nth(1)).to_contain_text("2 of 2 ready")
     await expect(seen.page.locator("#foot")).to_contain_text(
-        re.compile(r"quantiles: last ([1-9]|10) s of this router;")
+        re.compile(r"quantiles are of this router's last ([1-9]|10) s,")
     )
     points = await seen.page.locator(".tile path").first.get_attribute("d")
     assert points is not None
@@ -223,7 +223,7 @@ async def test_a_router_that_dies_and_comes_back(deploy: Deploy, chromium: Brows
     await expect(page.locator("#router")).to_have_text("no answer")
     await expect(page.locator("#router")).to_have_class("state bad")
     text = await banner.inner_text()
-    assert re.fullmatch(r"No answer from the router since \d+:\d\d:\d\d\s\w\w: .+\. Asking again every second\.", text)
+    assert re.fullmatch(r"No answer from the router since \d+:\d\d:\d\d\s\w\w: .+\. Retrying every second\.", text)
     assert await page.locator(".worker").count() == 2, "what was known stays"
     async with listening(app, httpx.URL(url).port or 0):
         await expect(banner).to_be_hidden(timeout=60_000)

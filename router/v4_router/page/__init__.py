@@ -1,6 +1,6 @@
-"""The page at `/`: one document that asks nobody but its own router, and headers that hold it to that.
+"""The page at `/`: one HTML document that contacts only its own router, and headers that enforce this.
 
-The files beside this one are its parts; page.js asks for the router's facts and draws them.
+The document is assembled from the other files of this folder. page.js fetches the router's /facts and draws them.
 """
 
 import base64
@@ -13,7 +13,7 @@ def _part(name: str) -> str:
 
 
 def _source(text: str) -> str:
-    """What a policy calls an inline text by."""
+    """Returns the source expression by which a Content-Security-Policy allows an inline text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -23,7 +23,7 @@ _POLICY = {
     "default-src": "'none'",
     "script-src": _source(_SCRIPT),
     "style-src": _source(_STYLE),
-    "img-src": "data:",  # its empty icon
+    "img-src": "data:",  # the empty icon
     "connect-src": "'self'",
     "base-uri": "'none'",
     "form-action": "'none'",
