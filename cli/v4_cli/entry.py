@@ -1,21 +1,21 @@
-"""Where the `v4serve` command begins: listens for SIGTERM before anything that takes time is imported.
+"""The entry point of the `v4serve` command: handles SIGTERM before it imports anything slow.
 
-The first process of a container gets no signal that it does not listen for, and a stop that comes while it still
-imports its libraries would be lost: it would go on until it is killed at the end of its grace period.
+The first process of a container does not receive SIGTERM unless it has installed a handler. Without this module, a
+SIGTERM during the imports would be lost, and the process would run until it is killed at the end of its grace period.
 """
 
 import os
 import signal
 from types import FrameType
 
-_TERMINATED = 128 + signal.SIGTERM  # exit code, as shells have it
+_TERMINATED = 128 + signal.SIGTERM  # the exit code that shells report
 
 
 def main() -> None:
-    """Run the command. Until it listens itself, SIGTERM ends the process at once, as it would anywhere else."""
+    """Runs the command. As process 1, SIGTERM ends it at once until the command installs its own handler."""
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end)
-    from v4_cli.main import main as run  # noqa: PLC0415  takes a second
+    from v4_cli.main import main as run  # noqa: PLC0415  this import takes about a second
 
     run()
 

@@ -1,4 +1,4 @@
-"""`v4serve fetch`: bring a checkpoint from Hugging Face into a folder, whole and verified."""
+"""`v4serve fetch`: downloads a checkpoint from Hugging Face into a folder, and verifies it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,10 @@ from v4_core.settings import load
 
 @dataclass(frozen=True)
 class FetchConfig:
-    """What is fetched, and where to."""
+    """Settings of `v4serve fetch`."""
 
     repository: str  # OWNER/NAME
-    into: Path  # folder of the checkpoint; what an earlier run brought there is kept
+    into: Path  # folder of the checkpoint; files that an earlier run downloaded are kept
     revision: str = "main"  # branch, tag or commit
 
 
@@ -28,14 +28,14 @@ def fetch(
     into: Annotated[Path | None, typer.Option(help="Folder for the checkpoint.")] = None,
     config: ConfigFile = None,
 ) -> None:
-    """Download a checkpoint from Hugging Face, go on where an earlier run stopped, and verify every file's hash.
+    """Download a checkpoint from Hugging Face, resuming an earlier run, and verify the hash of every file.
 
-    What is whole stays as it is, even if the branch has moved on: name a commit for what came later.
+    A complete checkpoint is never changed, even if its branch has new commits: give one as --revision to fetch it.
 
-    HF_TOKEN is the access token if the repository needs one, HF_ENDPOINT another address of the hub.
+    Environment variables: HF_TOKEN is the access token, if one is needed; HF_ENDPOINT is the address of another hub.
     """
     wanted = load(FetchConfig, config, {"repository": repository, "revision": revision, "into": into})
     configure("human")
     with needs("fetch"):
-        from v4_cli.hub import fetch as bring  # noqa: PLC0415
-    bring(wanted.repository, wanted.revision, wanted.into)
+        from v4_cli.hub import fetch as download  # noqa: PLC0415
+    download(wanted.repository, wanted.revision, wanted.into)

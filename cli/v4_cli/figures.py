@@ -1,30 +1,30 @@
-"""Figures as people read them: rates, shares, times, sizes. A dash where nothing is known."""
+"""Formats numbers for people: rates, shares, durations and sizes. An unknown value, None, is shown as a dash."""
 
 NONE = "–"
 
 
 def number(value: float | None) -> str:
-    """A whole number."""
+    """Formats a number without decimals, with thousands separators."""
     return NONE if value is None else f"{value:,.0f}"
 
 
 def count(value: float | None, one: str, many: str = "") -> str:
-    """So many of what is called `one`; `many` where more of it are not just with an s."""
+    """Formats a number with its noun. `one`: the singular. `many`: the plural, if it is not the singular with an s."""
     return f"{number(value)} {one if value is not None and round(value) == 1 else many or f'{one}s'}"
 
 
 def rate(value: float | None, unit: str = "/s") -> str:
-    """Per second; below 10 with one decimal."""
+    """Formats a rate per second, with one decimal below 10."""
     return NONE if value is None else f"{value:,.{1 if value < 10 else 0}f}{unit}"
 
 
 def percent(share: float | None) -> str:
-    """Of a whole that is 1."""
+    """Formats a share, 0 to 1, as a percentage."""
     return NONE if share is None else f"{100 * share:.0f} %"
 
 
 def duration(seconds: float | None) -> str:
-    """In ms below a second."""
+    """Formats seconds, as ms below 1 s."""
     if seconds is None:
         return NONE
     if seconds < 1:
@@ -33,7 +33,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(nbytes: float | None, unit: str = "") -> str:
-    """In decimal units, as links are measured."""
+    """Formats bytes in decimal units, as usual for network throughput."""
     if nbytes is None:
         return NONE
     step = sum(nbytes >= 1000**power for power in (1, 2, 3))

@@ -1,6 +1,7 @@
-"""The `v4serve` command: one sub-command a module, one place where errors become exit codes.
+"""The `v4serve` command: collects the sub-commands, one per module, and turns errors into exit codes.
 
-Commands import what they run only when they run: `plan` and `router` work without torch, `--help` works at once.
+A sub-command imports its implementation only when it runs, so `plan` and `router` work without torch, and `--help` is
+fast.
 """
 
 import logging
@@ -29,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Serve DeepSeek V4 from separate prefill and decode workers behind one OpenAI-compatible address.",
-    epilog="Exit codes: 0 done or stopped as asked, 1 failed, 2 wrong flag, setting or model.",
+    epilog="Exit codes: 0 success or stopped by a signal, 1 failure, 2 wrong flag, setting or model.",
 )
 
 
@@ -45,7 +46,7 @@ def _root(
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Flags that belong to no sub-command."""
+    """The flags that belong to no sub-command."""
 
 
 app.command()(local)
@@ -62,7 +63,7 @@ app.command()(load)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code. Errors that a user can act on become one line on stderr."""
+    """Runs one command and returns its exit code. Prints an error that the user can act on as one line on stderr."""
     try:
         code = app(args=list(arguments) or ["--help"], standalone_mode=False, prog_name="v4serve")
     except typer.TyperException as error:
@@ -78,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the command with the process's arguments, and exits."""
     sys.exit(run(sys.argv[1:]))
 
 

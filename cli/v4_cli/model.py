@@ -1,4 +1,4 @@
-"""Which folder `--model` means: a path, or the word `demo` for the model that ships with v4serve."""
+"""The value of `--model`: the path of a checkpoint, or `demo` for the model that ships with v4serve."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ DEMO = "demo"
 
 
 def demo_model() -> Path:
-    """Folder of the model that ships with v4serve."""
+    """Returns the folder of the model that ships with v4serve."""
     from v4_models import DEMO_MODEL  # noqa: PLC0415
 
     return DEMO_MODEL
 
 
 def model_folder(given: str) -> Path:
-    """The folder that a flag names; a folder called like the word is given as `./demo`."""
+    """Returns the folder that `--model` names. A user's own folder named `demo` must be given as `./demo`."""
     return demo_model() if given == DEMO else Path(given)

@@ -1,4 +1,4 @@
-"""What a command prints: one table for people, or the same facts as JSON for programs."""
+"""Prints the results of commands: as a table for people, or as JSON for programs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,12 @@ from rich.table import Table
 
 
 def print_json(facts: object) -> None:
-    """One JSON document on stdout."""
+    """Prints one JSON document on stdout."""
     print(json.dumps(facts, indent=2))
 
 
 def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """A two-column table on stdout."""
+    """Prints a table of names and values on stdout."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -23,7 +23,7 @@ def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """A table on stdout with a column for each key."""
+    """Prints a table on stdout with a column for each key of the rows."""
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         table.add_column(name, justify="right")
@@ -33,7 +33,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def binary_size(nbytes: int) -> str:
-    """Bytes and the same in the largest binary unit that leaves a number of at least 1."""
+    """Formats a number of bytes, also in the largest binary unit of which there is at least one."""
     value, unit = float(nbytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

@@ -1,4 +1,4 @@
-"""`v4serve plan`: what one sequence's cache costs, and how many fit. Needs no checkpoint, no device and no torch."""
+"""`v4serve plan`: the cache memory of one sequence, and how many sequences fit. Needs no weights, device or torch."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -18,14 +18,14 @@ IndexFormat = Literal["bf16", "fp8", "fp4", "fp32", "fp64"]
 
 
 @dataclass(frozen=True)
-class PlanConfig:
-    """What is asked."""
+class MemoryPlanConfig:
+    """Settings of `v4serve plan`. Raises ConfigError if a value cannot be used."""
 
-    model: str  # profile name or checkpoint folder
+    model: str  # name of a profile, or folder of a checkpoint
     context: int  # tokens of a sequence
     format: Format | None = None  # None = the checkpoint's own type
-    index_format: IndexFormat | None = None  # None = as format
-    memory: Bytes | None = None  # that the caches of all sequences may take
+    index_format: IndexFormat | None = None  # None = the same as `format`
+    memory: Bytes | None = None  # available for the caches of all sequences
 
     def __post_init__(self) -> None:
         if self.context < 1:
@@ -33,39 +33,39 @@ class PlanConfig:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is answered: bytes unless named otherwise."""
+class MemoryPlan:
+    """The cache memory of one sequence, in bytes unless stated otherwise."""
 
     model: str
-    layers: dict[str, int]  # number of layers by type
+    layers: dict[str, int]  # number of layers by layer type
     context: int  # tokens
     format: str
     index_format: str
-    ideal: dict[str, int]  # by layer type
+    ideal: dict[str, int]  # by layer type; each entry and each row of the windows counted once
     ideal_total: int
-    slots: int  # block slots of the sequence
+    slots: int  # number of block slots of the sequence
     slab: int  # of one slot
-    tail: int  # live
-    checkpoint: int  # packed
-    checkpoint_slots: int
-    allocated: int
-    v32: int  # of a V3.2-style bf16 cache of as many layers
+    tail: int  # of the live tail
+    checkpoint: int  # of one packed tail
+    checkpoint_slots: int  # number of slots that one checkpoint takes
+    allocated: int  # of all slots and the live tail
+    v32: int  # of a V3.2-style bf16 cache with the same number of layers
     v32_ratio: float  # v32 / ideal_total
-    memory: int | None
-    sequences: int | None  # that fit in memory
+    memory: int | None  # available for all sequences
+    sequences: int | None  # number of sequences that fit in `memory`
 
 
-def make_plan(wanted: PlanConfig, config: ModelConfig) -> Plan:
-    """The whole answer. Raises ConfigError where model and formats have no layout."""
+def plan_memory(wanted: MemoryPlanConfig, config: ModelConfig) -> MemoryPlan:
+    """Returns the memory of one sequence. Raises ConfigError if the model cannot be stored in the formats."""
     if wanted.context > config.max_position:
-        raise ConfigError(f"context is {wanted.context}: {wanted.model} ends at {config.max_position} tokens")
+        raise ConfigError(f"context is {wanted.context}: {wanted.model} supports at most {config.max_position} tokens")
     storage = wanted.format or config.dtype
     geometry = CacheGeometry(config, storage, wanted.index_format or storage)
     ideal = ideal_bytes(config, storage, geometry.index, wanted.context)
     ideal_total, v32 = sum(ideal.values()), v32_bytes(config, wanted.context)
     slots = geometry.slots(wanted.context)
     allocated = slots * geometry.slab_bytes + geometry.tail_bytes
-    return Plan(
+    return MemoryPlan(
         model=wanted.model,
         layers={
             "swa": len(config.layers_of(SWA)),
@@ -95,20 +95,21 @@ def plan(
     model: Annotated[str | None, typer.Option(help="demo, flash, pro, or the folder of a checkpoint.")] = None,
     context: Annotated[int | None, typer.Option(help="Tokens of one sequence, prompt and output.")] = None,
     format: Annotated[  # noqa: A002
-        Format | None, typer.Option(help="How raw rows and entries are stored. (default: the model's own type)")
+        Format | None, typer.Option(help="Format of raw rows and entries. (default: the model's own type)")
     ] = None,
     index_format: Annotated[
-        IndexFormat | None, typer.Option(help="How indexer keys are stored. (default: as --format)")
+        IndexFormat | None, typer.Option(help="Format of indexer keys. (default: the same as --format)")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Memory for all caches, as 141GB or 131GiB: shows how many sequences fit.")
+        str | None,
+        typer.Option(help="Memory for the caches of all sequences, such as 141GB or 131GiB: shows how many fit."),
     ] = None,
     config: ConfigFile = None,
     json: Json = False,
 ) -> None:
-    """Print what the cache of one sequence costs, ideal beside allocated.
+    """Print the memory that the cache of one sequence needs: the ideal size and the allocated size.
 
-    Ideal counts each entry and each row of the windows once, allocated counts whole block slots and one live tail.
+    Ideal: each entry and each row of the windows is counted once. Allocated: whole block slots and one live tail.
     """
     flags = {
         "model": model,
@@ -117,15 +118,15 @@ def plan(
         "index_format": index_format,
         "memory": memory,
     }
-    wanted = load(PlanConfig, config, flags)
-    answer = make_plan(wanted, model_config(wanted.model))
+    wanted = load(MemoryPlanConfig, config, flags)
+    result = plan_memory(wanted, model_config(wanted.model))
     if json:
-        print_json(asdict(answer))
+        print_json(asdict(result))
     else:
-        print_facts(f"{answer.model}, {answer.context:,} tokens, {answer.format}", _rows(answer))
+        print_facts(f"{result.model}, {result.context:,} tokens, {result.format}", _rows(result))
 
 
-def _rows(p: Plan) -> list[tuple[str, str]]:
+def _rows(p: MemoryPlan) -> list[tuple[str, str]]:
     ideal = [(f"  {kind}, {p.layers[kind]} layers", binary_size(nbytes)) for kind, nbytes in p.ideal.items()]
     rows = [
         ("indexer keys", p.index_format),

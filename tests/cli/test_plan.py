@@ -6,7 +6,7 @@ import pytest
 
 from tests.tiny_config import CONFIG, DEEPSEEK
 from v4_cli.main import run
-from v4_cli.plan import PlanConfig, make_plan
+from v4_cli.plan import MemoryPlanConfig, plan_memory
 from v4_core.errors import ConfigError
 from v4_core.profiles import model_config
 
@@ -14,7 +14,7 @@ M1 = 1_048_576
 
 
 def test_pro_at_a_million_tokens_to_the_byte() -> None:
-    p = make_plan(PlanConfig("pro", M1, memory=141 * 10**9), model_config("pro"))
+    p = plan_memory(MemoryPlanConfig("pro", M1, memory=141 * 10**9), model_config("pro"))
     assert p.ideal == {"swa": 0, "c4": 10_070_261_760, "c128": 264_110_080}
     assert p.ideal_total == 10_334_371_840
     assert (p.slots, p.slab, p.tail) == (4096, 2_521_088, 26_705_920)
@@ -44,14 +44,14 @@ def test_formats_by_flag(model: str, formats: tuple[str, str], ideal: int, capsy
 
 
 def test_the_index_follows_the_format_and_the_format_the_checkpoint() -> None:
-    def formats(wanted: PlanConfig, dtype: str) -> tuple[str, str]:
-        p = make_plan(wanted, replace(CONFIG, dtype=dtype))
+    def formats(wanted: MemoryPlanConfig, dtype: str) -> tuple[str, str]:
+        p = plan_memory(wanted, replace(CONFIG, dtype=dtype))
         return p.format, p.index_format
 
-    assert formats(PlanConfig("m", 9), "bf16") == ("bf16", "bf16")
-    assert formats(PlanConfig("m", 9), "fp64") == ("fp64", "fp64")
-    assert formats(PlanConfig("m", 9, format="fp32"), "bf16") == ("fp32", "fp32")
-    assert formats(PlanConfig("m", 9, index_format="fp32"), "bf16") == ("bf16", "fp32")
+    assert formats(MemoryPlanConfig("m", 9), "bf16") == ("bf16", "bf16")
+    assert formats(MemoryPlanConfig("m", 9), "fp64") == ("fp64", "fp64")
+    assert formats(MemoryPlanConfig("m", 9, format="fp32"), "bf16") == ("fp32", "fp32")
+    assert formats(MemoryPlanConfig("m", 9, index_format="fp32"), "bf16") == ("bf16", "fp32")
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +73,6 @@ def test_a_checkpoint_folder_and_a_config_file(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_sequence_that_the_model_cannot_have() -> None:
     with pytest.raises(ConfigError, match="give at least one token"):
-        PlanConfig("pro", 0)
-    with pytest.raises(ConfigError, match="pro ends at 1048576 tokens"):
-        make_plan(PlanConfig("pro", M1 + 1), model_config("pro"))
+        MemoryPlanConfig("pro", 0)
+    with pytest.raises(ConfigError, match="pro supports at most 1048576 tokens"):
+        plan_memory(MemoryPlanConfig("pro", M1 + 1), model_config("pro"))

@@ -96,7 +96,7 @@ def test_a_child_does_not_outlive_a_killed_parent() -> None:
 def test_a_child_whose_parent_ended_before_it_was_bound_does_not_begin() -> None:
     command = [sys.executable, "-I", "-S", str(child_program.__file__), "1", "echo", "begun"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "the parent has ended\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "the parent process has ended\n")
 
 
 @pytest.mark.parametrize(
