@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from v4_core.config import C4, ModelConfig
-from v4_engine.batch import DenseEntries, Group, ScannedEntries, StepInputs, Windows
+from v4_engine.inputs import DenseEntries, Group, ScannedEntries, StepInputs, Windows
 from v4_engine.kernels import Kernels
 from v4_engine.params import Compressor, Layer
 from v4_engine.stores import CacheMemory, RowStore

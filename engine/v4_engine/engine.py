@@ -10,9 +10,10 @@ import torch
 
 from v4_core.config import ModelConfig
 from v4_core.errors import RequestError
-from v4_engine.batch import Slice, StepInputsBuilder
+from v4_engine.batch import Slice
 from v4_engine.counts import Counts
 from v4_engine.errors import CapacityError
+from v4_engine.input_builder import InputBuilder
 from v4_engine.model import V4Model
 from v4_engine.params import Params
 from v4_engine.pool import SlotPool
@@ -96,7 +97,7 @@ class Engine:
         self.config, self.geometry, self.memory = config, geometry, memory
         self.pool = SlotPool(memory.slots)
         self.scheduler = Scheduler(self.pool, scheduling, geometry.checkpoint_slots, config.num_layers, config.window)
-        self._inputs = StepInputsBuilder(geometry, memory.arena.device)
+        self._inputs = InputBuilder(geometry, memory.arena.device)
         self._model = V4Model(config, params, memory)
         self._poison = poison
         if poison:

@@ -6,7 +6,7 @@ from torch import Tensor
 from v4_core.config import ModelConfig
 from v4_engine import hyper
 from v4_engine.attention import Attention, Turns
-from v4_engine.batch import StepInputs
+from v4_engine.inputs import StepInputs
 from v4_engine.kernels import for_device
 from v4_engine.moe import moe
 from v4_engine.params import Params

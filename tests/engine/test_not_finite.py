@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.engine.harness import make_engine, prompt, request
-from v4_engine.batch import StepInputs
 from v4_engine.engine import Broken, Token
+from v4_engine.inputs import StepInputs
 from v4_engine.kernels import Kernels, cpu, reference
 
 TYPES = [torch.float32, torch.float64]
