@@ -128,9 +128,9 @@ WRONG = [
         "claim of no name", "model: {pvc: {claimName: My_Claim}}", "model.pvc.claimName is 'My_Claim'; use", "schema"
     ),
     Wrong(
-        "path upwards", "model: {pvc: {claimName: w, path: ../../etc}}", "model.*'[.][.]'.*folder below|folder below"
+        "path upwards", "model: {pvc: {claimName: w, path: ../../etc}}", "model.*'[.][.]'.*folder below|relative path"
     ),
-    Wrong("path upwards, inside", "model: {image: {reference: 'w:1', path: a/../../b}}", "folder below"),
+    Wrong("path upwards, inside", "model: {image: {reference: 'w:1', path: a/../../b}}", "relative path"),
     Wrong("path upwards, at last", "model: {hostPath: {path: /models/..}}", "'[.][.]'"),
     Wrong("path from the top", "model: {pvc: {claimName: w, path: /etc}}", "model.pvc.path is '/etc'", "schema"),
     Wrong("Secret of no name", "router: {apiKeysSecret: My Secret}", "router.apiKeysSecret is 'My Secret'", "schema"),
@@ -252,14 +252,14 @@ WRONG = [
     Wrong(
         "shared pods of two priorities",
         "{placement: shared, decode: {pod: {priorityClassName: high}}}",
-        "decode.pod.priorityClassName is set .*move it to prefill.pod.priorityClassName",
+        "decode.pod.priorityClassName has no effect .*move it to prefill.pod.priorityClassName",
         "operator",
     ),
     Wrong(
         "shared pods with two volumes of one name",
         "{placement: shared, prefill: {pod: {volumes: [{name: own, emptyDir: {}}]}},"
         " decode: {pod: {volumes: [{name: own, hostPath: {path: /x}}]}}}",
-        "another volume own",
+        "define the volume own differently",
         "operator",
     ),
     Wrong(
@@ -272,7 +272,7 @@ WRONG = [
     Wrong(
         "too few slots",
         "{cache: {slots: 2}}",
-        "any sequence at all takes 5, of which 3 are for a checkpoint",
+        "any sequence needs 5, of which 3 are for a checkpoint",
         "operator",
         "DoesNotFit",
     ),
@@ -280,7 +280,7 @@ WRONG = [
         "weights beyond the GPU",
         "{model: {pvc: {claimName: w}, profile: flash}, prefill: {accelerator: {type: h200, count: 1}},"
         " decode: {accelerator: {type: h200, count: 4}, parallel: {tensor: 4}}}",
-        "prefill: 1 h200 .*cannot hold the weights of flash.* 4 of them would do",
+        "prefill: 1 h200 .*cannot hold the weights of flash.* 4 of them are enough",
         "operator",
         "DoesNotFit",
     ),
@@ -301,11 +301,11 @@ WRONG = [
         "ServerLacks",
         server=OLD,
     ),
-    Wrong("GPUs", _GPUS, "computes on CPUs only, not on h200", "operator", "EngineLacks"),
+    Wrong("GPUs", _GPUS, "computes only on CPUs, not on h200", "operator", "EngineLacks"),
     Wrong(
         "quantised weights", "model: {pvc: {claimName: w}, profile: pro}", "weights of pro", "operator", "EngineLacks"
     ),
-    Wrong("fp8 cache", f"{_GPUS}\ncache: {{format: fp8}}", "no fp8 storage", "operator", "EngineLacks"),
-    Wrong("NIXL", "transfer: {transport: nixl}", "no transport nixl", "operator", "EngineLacks"),
-    Wrong("two CPUs in parallel", "decode: {parallel: {tensor: 2}}", "on one device only", "operator", "EngineLacks"),
+    Wrong("fp8 cache", f"{_GPUS}\ncache: {{format: fp8}}", "does not support fp8 storage", "operator", "EngineLacks"),
+    Wrong("NIXL", "transfer: {transport: nixl}", "does not support the transport nixl", "operator", "EngineLacks"),
+    Wrong("two CPUs in parallel", "decode: {parallel: {tensor: 2}}", "on a single device", "operator", "EngineLacks"),
 ]

@@ -1,7 +1,8 @@
-"""What is known of each kind of device that workers may compute on. Facts of hardware, not of what the engine can do.
+"""Hardware facts about each type of accelerator. Does not say which of them the engine supports.
 
-`fp8` is OCP e4m3, in which the model's caches are exchanged: Ada, Hopper, Blackwell and CDNA4 compute it, Ampere and
-CDNA3 do not (CDNA3 has the FNUZ variant only). `fp4` is e2m1 with a scale per 32 values: Blackwell and CDNA4.
+`fp8` is OCP e4m3, the format in which the model's caches are exchanged. Ada, Hopper, Blackwell and CDNA4 compute in it;
+Ampere and CDNA3 do not (CDNA3 has only the FNUZ variant). `fp4` is e2m1 with one scale per 32 values, on Blackwell and
+CDNA4.
 """
 
 from dataclasses import dataclass
@@ -17,12 +18,12 @@ _FP4 = _FP8 | {"fp4"}
 
 @dataclass(frozen=True)
 class AcceleratorType:
-    """One kind of device."""
+    """One type of accelerator."""
 
     memory_bytes: int  # of one device, as its driver reports; 0 for cpu, whose memory is the container's
-    resource: str  # extended resource that its device plugin offers; empty for cpu
-    formats: frozenset[str]  # storage formats that it computes with
-    link: Literal["", "nvlink", "xgmi"]  # between devices of one node; empty = PCIe only
+    resource: str  # the extended resource of its device plugin; empty for cpu
+    formats: frozenset[str]  # storage formats in which it can compute
+    link: Literal["", "nvlink", "xgmi"]  # interconnect between the devices of a node; empty = PCIe only
 
 
 def _nvidia(mib: int, formats: frozenset[str], link: Literal["", "nvlink"] = "nvlink") -> AcceleratorType:

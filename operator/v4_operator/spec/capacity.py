@@ -1,7 +1,8 @@
-"""What a worker's memory holds: weights, cache, and so block slots and tokens. Pure; asks geometry for every size.
+"""Computes what a worker's memory holds: weights and cache, and from them block slots and tokens. Pure.
 
-Counts as the engine does when it starts, so that what workers report can be compared. Tensor parallel devices hold
-replicas of one cache, since V4 has one key-value head; data parallel groups of devices have a cache each.
+Takes every size from `v4_core.geometry` and counts as the engine does at its start, so that planned and reported slots
+can be compared. Tensor-parallel devices hold replicas of one cache, because V4 has a single key-value head. Each
+data-parallel group of devices has a cache of its own.
 """
 
 from dataclasses import dataclass
@@ -17,21 +18,21 @@ from v4_operator.spec.accelerators import ACCELERATORS, CPU
 from v4_operator.spec.fields import quantity
 from v4_operator.spec.v4deployment import Pool, Spec, V4Deployment
 
-WORKER_REQUESTS = {"cpu": "500m", "memory": "2Gi"}  # where neither request nor limit is given
+WORKER_REQUESTS = {"cpu": "500m", "memory": "2Gi"}  # used if neither a request nor a limit is given
 
 _SCRATCH_TAILS = 2  # that the engine keeps beside those of sequences
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Of one worker's cache."""
+    """The capacity of one worker's cache."""
 
     slots: int  # block slots
     tokens: int
 
 
 def device_memory(pool: Pool) -> int:
-    """Bytes of one device, or those that the container requests where a worker computes on a CPU."""
+    """Bytes of memory per device; on a CPU, the memory that the container requests."""
     accelerator = pool.accelerator
     if accelerator.type != CPU:
         return accelerator.memory_bytes or ACCELERATORS[accelerator.type].memory_bytes
@@ -40,12 +41,12 @@ def device_memory(pool: Pool) -> int:
 
 
 def model_config(spec: Spec) -> ModelConfig | None:
-    """Shape of the model; None where its profile is unknown."""
+    """The model's configuration; None if its profile is unknown."""
     return PROFILES[spec.model.profile].config if spec.model.profile else None
 
 
 def geometry(spec: Spec) -> CacheGeometry | None:
-    """Layout of the cache; None where the profile is unknown, or has none in these formats."""
+    """The cache's geometry; None if the profile is unknown or the model cannot be stored in these formats."""
     config = model_config(spec)
     if config is None:
         return None
@@ -57,22 +58,22 @@ def geometry(spec: Spec) -> CacheGeometry | None:
 
 
 def cache_bytes(spec: Spec, pool: Pool) -> int:
-    """Bytes of one cache by cache.memoryPercent: what `--memory` of a worker says."""
+    """Bytes of one cache by cache.memoryPercent, which the worker gets as `--memory`."""
     return device_memory(pool) * spec.cache.memory_percent // 100
 
 
 def tails_bytes(spec: Spec, layout: CacheGeometry) -> int:
-    """Bytes of a cache that are not block slots."""
+    """Bytes of a cache that hold live tails instead of block slots."""
     return (spec.cache.max_sequences + _SCRATCH_TAILS) * layout.tail_bytes
 
 
 def slots(spec: Spec, pool: Pool, layout: CacheGeometry) -> int:
-    """Block slots of one cache; may be negative where not even the tails fit."""
+    """Block slots of one cache; negative if not even the tails fit."""
     return spec.cache.slots or (cache_bytes(spec, pool) - tails_bytes(spec, layout)) // layout.slab_bytes
 
 
 def weights_of_device(spec: Spec, tensor: int, data: int) -> int:
-    """Bytes of weights on one device; 0 where the profile is unknown."""
+    """Bytes of weights on one device; 0 if the profile is unknown."""
     config = model_config(spec)
     if config is None:
         return 0
@@ -81,7 +82,7 @@ def weights_of_device(spec: Spec, tensor: int, data: int) -> int:
 
 
 def planned(v4d: V4Deployment, role: WorkerRole) -> Capacity | None:
-    """Of one worker; None where slots cannot be known before a worker reports them."""
+    """Capacity of one worker; None if slots cannot be known before a worker reports them."""
     pool, layout = pool_of(v4d.spec, role), geometry(v4d.spec)
     if layout is None and not v4d.spec.cache.slots:
         return None

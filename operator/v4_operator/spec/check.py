@@ -1,7 +1,7 @@
-"""What several fields of a V4Deployment mean together, and why that cannot run. Pure.
+"""Validates a V4Deployment as a whole: rules that span several fields, and limits of server and engine. Pure.
 
-Holds every condition of the CRD's validation rules, for API servers that do not evaluate such rules, and those that
-need more than the object itself: sizes of weights and caches, and what the server and the engine can do.
+Repeats every validation rule of the CRD, because API servers before 1.25 do not evaluate them. Adds the rules that need
+more than the object itself: sizes of weights and caches, and the capabilities of the API server and of the engine.
 """
 
 import re
@@ -20,17 +20,17 @@ from v4_operator.spec.v4deployment import Pool, Spec, V4Deployment
 Version = tuple[int, int]
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_NAME_LENGTH = 40  # leaves room for what names of children add
-_IMAGE_VOLUMES = (1, 33)  # first server version that mounts a folder of an image
+_NAME_LENGTH = 40  # leaves room for the suffixes of children's names
+_IMAGE_VOLUMES = (1, 33)  # the first server version that can mount a subfolder of an image volume
 
 
 def check(v4d: V4Deployment, server_version: Version) -> list[Problem]:
-    """All problems; empty = it can run. `server_version` is (major, minor) of the API server."""
+    """Returns all problems; an empty list if the V4Deployment can run. `server_version` is (major, minor)."""
     spec = v4d.spec
     checks: tuple[Callable[[Spec], Iterator[Problem]], ...] = (_model, _cache, _devices, _sizes, _placement, _others)
     found = [*_name(v4d), *name_problems(spec), *chain.from_iterable(check(spec) for check in checks)]
     found += [*type_problems(spec)] or pod_problems(spec, server_version)
-    fit = [] if found else does_not_fit(spec)  # sizes of what is wrong say nothing
+    fit = [] if found else does_not_fit(spec)  # sizes derived from an invalid spec would mislead
     return [*found, *_server(spec, server_version), *_engine(spec), *fit]
 
 
@@ -45,14 +45,14 @@ def _invalid(field: str, message: str) -> Problem:
 def _name(v4d: V4Deployment) -> Iterator[Problem]:
     if len(v4d.name) > _NAME_LENGTH:
         message = (
-            f"metadata.name has {len(v4d.name)} characters, and names of pods and labels are made of it; choose one of "
-            f"at most {_NAME_LENGTH}"
+            f"metadata.name has {len(v4d.name)} characters, but names of pods and labels are derived from it; choose "
+            f"a name of at most {_NAME_LENGTH} characters"
         )
         yield Problem(INVALID_NAME, message, "metadata.name")
     if not _NAME.fullmatch(v4d.name):
         message = (
-            f"metadata.name is {v4d.name!r}, of which no Service can be made; use a-z, 0-9 and '-', starting with a "
-            "letter and ending with a letter or digit"
+            f"metadata.name is {v4d.name!r}, which is not a valid name of a Service; use a-z, 0-9 and '-', starting "
+            "with a letter and ending with a letter or digit"
         )
         yield Problem(INVALID_NAME, message, "metadata.name")
 
@@ -60,13 +60,13 @@ def _name(v4d: V4Deployment) -> Iterator[Problem]:
 def _model(spec: Spec) -> Iterator[Problem]:
     model = spec.model
     if model.source == "demo" and model.profile != "demo":
-        message = f"model.profile is {model.profile}, but model.demo is the source; set it to demo or leave it out"
+        message = f"model.profile is {model.profile}, but the source is model.demo; set it to demo or leave it out"
         yield _invalid("model.profile", message)
     longest = PROFILES[model.profile].config.max_position if model.profile else 1 << 20
     if model.context_length > longest:
         message = (
-            f"model.contextLength is {model.context_length}, beyond the {longest} tokens that the model was made for; "
-            "lower it or leave it out"
+            f"model.contextLength is {model.context_length}, more than the model's maximum of {longest} tokens; lower "
+            "it or leave it out"
         )
         yield _invalid("model.contextLength", message)
 
@@ -75,7 +75,7 @@ def _cache(spec: Spec) -> Iterator[Problem]:
     cache = spec.cache
     if cache.slots and not spec.model.profile:
         message = (
-            "cache.slots needs model.profile, since the memory of a slot follows from it; give the profile, or use "
+            "cache.slots needs model.profile, because the memory of a slot depends on it; set the profile, or use "
             "cache.memoryPercent"
         )
         yield _invalid("cache.slots", message)
@@ -85,7 +85,7 @@ def _cache(spec: Spec) -> Iterator[Problem]:
             if storage != "auto" and storage not in ACCELERATORS[kind].formats:
                 usable = sorted(ACCELERATORS[kind].formats)
                 message = (
-                    f"cache.{field} is {storage}, which {name}.accelerator.type {kind} does not compute; use one of "
+                    f"cache.{field} is {storage}, in which {name}.accelerator.type {kind} cannot compute; use one of "
                     f"{', '.join(usable)}, or another type"
                 )
                 yield _invalid(f"cache.{field}", message)
@@ -110,7 +110,7 @@ def _devices(spec: Spec) -> Iterator[Problem]:
 
 
 def _sizes(spec: Spec) -> Iterator[Problem]:
-    """What parallel sizes have to divide."""
+    """Parallel sizes must divide the model's heads, output groups and experts."""
     if not spec.model.profile:
         return
     config = PROFILES[spec.model.profile].config
@@ -147,12 +147,13 @@ def _placement(spec: Spec) -> Iterator[Problem]:
             yield _invalid("placement", message)
     elif transport in ("shared-memory", "nvlink"):
         message = (
-            f"transfer.transport {transport} works within a pod only; set placement to shared, or transport to auto"
+            f"transfer.transport {transport} works only within a pod; set placement to shared, or transport to auto"
         )
         yield _invalid("transfer.transport", message)
     if transport == "nvlink" and any(ACCELERATORS[kind].link != "nvlink" for kind in kinds):
         without = next(kind for kind in kinds if ACCELERATORS[kind].link != "nvlink")
-        yield _invalid("transfer.transport", f"transfer.transport is nvlink, which {without} has not; set it to auto")
+        message = f"transfer.transport is nvlink, but {without} has no NVLink; set it to auto"
+        yield _invalid("transfer.transport", message)
 
 
 def _others(spec: Spec) -> Iterator[Problem]:
@@ -179,22 +180,22 @@ def _server(spec: Spec, version: Version) -> Iterator[Problem]:
 
 
 def _engine(spec: Spec) -> Iterator[Problem]:
-    """What the API can say and the engine cannot do yet."""
+    """Values that the API accepts but the engine does not support yet."""
 
-    def lacks(field: str, what: str, instead: str) -> Problem:
-        return Problem(ENGINE_LACKS, f"{field}: this version of v4serve {what}; {instead}", field)
+    def lacks(field: str, limit: str, instead: str) -> Problem:
+        return Problem(ENGINE_LACKS, f"{field}: this version of v4serve {limit}; {instead}", field)
 
     if spec.model.profile and PROFILES[spec.model.profile].config.quantised:
-        what = f"cannot load the fp8 and fp4 weights of {spec.model.profile}"
-        yield lacks("model.profile", what, "serve a bf16 or fp32 checkpoint, and leave the profile out")
+        limit = f"cannot load the fp8 and fp4 weights of {spec.model.profile}"
+        yield lacks("model.profile", limit, "serve a bf16 or fp32 checkpoint, and leave the profile out")
     for field, storage in (("cache.format", spec.cache.format), ("cache.indexFormat", spec.cache.index_format)):
         if storage in ("fp8", "fp4"):
-            yield lacks(field, f"has no {storage} storage", "use auto, bf16 or fp32")
+            yield lacks(field, f"does not support {storage} storage", "use auto, bf16 or fp32")
     if spec.transfer.transport not in ("auto", "grpc"):
-        yield lacks("transfer.transport", f"has no transport {spec.transfer.transport}", "use auto")
+        yield lacks("transfer.transport", f"does not support the transport {spec.transfer.transport}", "use auto")
     for name, pool in _pools(spec):
         if pool.accelerator.type != CPU:
-            what = f"computes on CPUs only, not on {pool.accelerator.type}"
-            yield lacks(f"{name}.accelerator", what, "leave the accelerator out")
+            limit = f"computes only on CPUs, not on {pool.accelerator.type}"
+            yield lacks(f"{name}.accelerator", limit, "leave the accelerator out")
         if pool.parallel.tensor * pool.parallel.data > 1:
-            yield lacks(f"{name}.parallel", "runs a worker on one device only", "leave the parallel sizes out")
+            yield lacks(f"{name}.parallel", "runs each worker on a single device", "leave the parallel sizes out")

@@ -1,4 +1,4 @@
-"""Typed reading of a manifest, for objects that no schema has checked. Knows no field by name. Pure."""
+"""Reads typed values from a manifest that no schema has validated. Knows no field by name. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ _TYPES: dict[_Kind, tuple[type, str]] = {
     "list": (list, "a list"),
 }
 
-_BEYOND_QUANTITIES = 2**63  # the API server's numbers end there
+_BEYOND_QUANTITIES = 2**63  # the API server stores quantities as 64-bit integers
 QUANTITY_HINT = "write a number, alone or with a unit, as 500m, 4 or 16Gi"
 
 
 def quantity(value: object) -> Decimal | None:
-    """An amount as Kubernetes writes it, such as `500m` or `16Gi`; None for what is none, or less than 0."""
+    """Parses a Kubernetes quantity such as `500m` or `16Gi`. Returns None if it is malformed or negative."""
     if not isinstance(value, int | str) or isinstance(value, bool):
         return None
     try:
@@ -35,12 +35,15 @@ def quantity(value: object) -> Decimal | None:
 
 
 class FieldError(V4Error):
-    """A value of another type than the field has."""
+    """The value of a field has the wrong type or is out of range."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of one object of a manifest; a field that is absent or null has its default. All raise FieldError."""
+    """The fields of one object of a manifest. A field that is absent or null has its default.
+
+    Every method raises FieldError if the value has another type.
+    """
 
     path: str  # of the object, for messages
     data: Mapping[str, Any]
@@ -54,7 +57,7 @@ class Fields:
         return value
 
     def choice(self, key: str, choices: tuple[T, ...], default: T) -> T:
-        """One of several strings."""
+        """A string that must be one of `choices`."""
         value = self.text(key, default)
         for choice in choices:
             if value == choice:
@@ -62,19 +65,19 @@ class Fields:
         raise FieldError(f"{self._name(key)} is {value!r}; choose one of {', '.join(filter(None, choices))}")
 
     def whole(self, key: str, default: int, least: int = 0, most: int = 2**31 - 1) -> int:
-        """An integer within `least` and `most`."""
+        """An integer from `least` to `most`, both included."""
         value: int = self._value(key, "whole", default)
         if not least <= value <= most:
             raise FieldError(f"{self._name(key)} is {value}; it must be within {least} and {most}")
         return value
 
     def flag(self, key: str) -> bool:
-        """True or false; absent = false."""
+        """A boolean; False if absent."""
         value: bool = self._value(key, "flag", False)
         return value
 
     def quantity(self, key: str) -> int:
-        """An amount in whole units; absent = 0."""
+        """A quantity, rounded down to whole units; 0 if absent."""
         if key not in self:
             return 0
         amount = quantity(self.data[key])
@@ -83,25 +86,25 @@ class Fields:
         return int(amount)
 
     def quantity_text(self, key: str, default: str) -> str:
-        """An amount as it was written, number or text."""
+        """A quantity in the notation in which it was written."""
         self.quantity(key)
         return str(self.data[key]) if key in self else default
 
     def group(self, key: str) -> "Fields":
-        """An object whose fields are read."""
+        """A nested object, for reading its fields."""
         return Fields(self._name(key), self.mapping(key))
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        """An object that is handed on unread."""
+        """A nested object that is passed on without validation."""
         value: Mapping[str, Any] = self._value(key, "object", {})
         return value
 
     def texts(self, key: str) -> Mapping[str, str]:
-        """An object of strings."""
+        """A nested object whose values are strings."""
         return {name: self.group(key).text(name) for name in self.mapping(key)}
 
     def items(self, key: str) -> tuple["Fields", ...]:
-        """A list of objects."""
+        """A list of objects, for reading their fields."""
         values = self._value(key, "list", [])
         items = tuple((f"{self._name(key)}[{i}]", value) for i, value in enumerate(values))
         for name, value in items:
@@ -110,7 +113,7 @@ class Fields:
         return tuple(Fields(name, value) for name, value in items)
 
     def objects(self, key: str) -> tuple[Mapping[str, Any], ...]:
-        """A list of objects that are handed on unread."""
+        """A list of objects that are passed on without validation."""
         return tuple(item.data for item in self.items(key))
 
     def _value(self, key: str, kind: _Kind, default: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Whether a worker's memory holds the model's weights plus one sequence of the asked context, and what would. Pure."""
+"""Checks that a worker's memory holds the weights and one sequence of the requested context. Pure.
+
+The message of each problem names the smallest setting that would be enough.
+"""
 
 import math
 from collections.abc import Iterator
@@ -23,7 +26,7 @@ _MIB = 1 << 20
 
 
 def does_not_fit(spec: Spec) -> Iterator[Problem]:
-    """One problem for each pool and each lack of memory; none where the profile is unknown."""
+    """Yields a problem for each pool and each kind of memory that is too small; none if the profile is unknown."""
     config, layout = model_config(spec), geometry(spec)
     if config is None or layout is None:
         return
@@ -38,11 +41,11 @@ def does_not_fit(spec: Spec) -> Iterator[Problem]:
 
 
 def _context(spec: Spec) -> int:
-    return spec.model.context_length or 2  # the engine's least: one token in, one out
+    return spec.model.context_length or 2  # the engine's minimum: one prompt token and one output token
 
 
 def _sequence_slots(spec: Spec, layout: CacheGeometry) -> int:
-    """Least slots with which the engine serves a sequence."""
+    """The minimum number of slots with which the engine can serve one sequence."""
     return layout.least_slots(_context(spec))
 
 
@@ -51,7 +54,7 @@ def _least_cache(spec: Spec, layout: CacheGeometry) -> int:
 
 
 def _cache(spec: Spec, pool: Pool, layout: CacheGeometry) -> int:
-    """Bytes that one cache takes."""
+    """Bytes of one cache."""
     if spec.cache.slots:
         return spec.cache.slots * layout.slab_bytes + tails_bytes(spec, layout)
     return cache_bytes(spec, pool)
@@ -61,7 +64,7 @@ def _few_slots(spec: Spec, layout: CacheGeometry) -> Iterator[Problem]:
     least = _sequence_slots(spec, layout)
     if spec.cache.slots < least:
         message = (
-            f"cache.slots is {spec.cache.slots}, but {_sequence(spec)} takes {least}, of which "
+            f"cache.slots is {spec.cache.slots}, but {_sequence(spec)} needs {least}, of which "
             f"{layout.checkpoint_slots} are for a checkpoint; raise it"
         )
         yield Problem(DOES_NOT_FIT, message, "cache.slots")
@@ -85,7 +88,7 @@ def _container(spec: Spec, name: str, pool: Pool, layout: CacheGeometry) -> Iter
 
 
 def _cache_share(spec: Spec, name: str, pool: Pool, layout: CacheGeometry) -> Iterator[Problem]:
-    """More devices do not help here: each holds whole sequences."""
+    """The cache's share of a device. More devices do not help, because each device holds whole sequences."""
     if spec.cache.slots or slots(spec, pool, layout) >= _sequence_slots(spec, layout):
         return
     message = (
@@ -103,19 +106,22 @@ def _weights(spec: Spec, name: str, pool: Pool, config: ModelConfig, layout: Cac
         return
     kind, least = pool.accelerator.type, _least_devices(spec, config, memory - cache)
     if least is None:
-        enough = f"no number of them up to {_MOST_DEVICES} would do"
+        enough = f"no number of them up to {_MOST_DEVICES} is enough"
     else:
-        enough = f"{least.tensor * least.data} of them would do, with tensor {least.tensor} and data {least.data}"
+        enough = f"{least.tensor * least.data} of them are enough, with tensor {least.tensor} and data {least.data}"
     message = (
         f"{name}: {pool.accelerator.count} {kind} with tensor {pool.parallel.tensor} and data {pool.parallel.data} "
-        f"cannot hold the weights of {spec.model.profile}, {_size(weights)} on each, beside the cache, {_size(cache)} "
-        f"of its {_size(memory)}; {enough}; or give the cache less"
+        f"cannot hold the weights of {spec.model.profile} ({_size(weights)} per device) beside the cache "
+        f"({_size(cache)} of {_size(memory)}); {enough}; or give the cache less memory"
     )
     yield Problem(DOES_NOT_FIT, message, f"{name}.accelerator.count")
 
 
 def _least_devices(spec: Spec, config: ModelConfig, room: int) -> Parallel | None:
-    """Fewest devices, among which experts can be shared out, whose weights fit into `room` bytes each."""
+    """The smallest parallel sizes that divide the experts evenly and need at most `room` bytes of weights per device.
+
+    Returns None if there are none up to 128 devices.
+    """
     for count in range(1, _MOST_DEVICES + 1):
         tensor = math.gcd(count, config.o_groups)
         fits = weights_of_device(spec, tensor, count // tensor) <= room
@@ -125,7 +131,7 @@ def _least_devices(spec: Spec, config: ModelConfig, room: int) -> Parallel | Non
 
 
 def _sequence(spec: Spec) -> str:
-    return f"one sequence of {spec.model.context_length} tokens" if spec.model.context_length else "any sequence at all"
+    return f"one sequence of {spec.model.context_length} tokens" if spec.model.context_length else "any sequence"
 
 
 def _or_shorter(spec: Spec) -> str:

@@ -1,4 +1,4 @@
-"""Whether names, paths and references of a spec are such that Kubernetes can have them. Pure."""
+"""Checks that the names, paths and references in a spec are valid in Kubernetes. Pure."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ from v4_operator.spec.problem import INVALID_SPEC, Problem
 from v4_operator.spec.syntax import ABSOLUTE_PATH, GIT_REVISION, IMAGE, KEY, RELATIVE_PATH, REPOSITORY, SUBDOMAIN, Rule
 from v4_operator.spec.v4deployment import HuggingFace, Model, PodOverrides, Spec
 
-_Named = Iterator[tuple[str, str, Rule]]  # field, what stands there, what may
+_Named = Iterator[tuple[str, str, Rule]]  # field, its value, the rule for it
 
 
 def name_problems(spec: Spec) -> Iterator[Problem]:
-    """Of the whole spec."""
+    """Yields a problem for each name of the spec that breaks its rule."""
     given = ((field, text, rule) for field, text, rule in _names(spec) if text)
     for field, text, rule in (*given, *_keys(spec)):
         if not rule.takes(text):
@@ -31,7 +31,7 @@ def _names(spec: Spec) -> _Named:
 
 
 def _keys(spec: Spec) -> _Named:
-    """Of labels and annotations. The API server takes the latter's domains in capitals as well."""
+    """Keys of labels and annotations. The API server accepts capitals in the domains of annotation keys only."""
     yield from (("router.service.annotations", key.lower(), KEY) for key in spec.router.service_annotations)
     for field, pod in _pods(spec):
         yield from ((f"{field}.annotations", key.lower(), KEY) for key in pod.annotations)

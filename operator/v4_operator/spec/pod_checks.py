@@ -1,4 +1,4 @@
-"""What users may not add to pods: what the operator itself sets, and what the API server would refuse later. Pure."""
+"""Rejects additions to pods that the operator itself sets or that the API server would refuse later. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,10 @@ _DEVICES = frozenset(kind.resource for kind in ACCELERATORS.values() if kind.res
 
 
 def pod_problems(spec: Spec, server: tuple[int, int]) -> Iterator[Problem]:
-    """Of all three kinds of pods, whose parts have the types of Kubernetes' API. `server`: major, minor version."""
+    """Yields problems of the prefill, decode and router pods. `server` is the API server's version (major, minor).
+
+    Expects values of the types of Kubernetes' API, as `v4_operator.spec.type_checks` ensures.
+    """
     parts = (("prefill", spec.prefill), ("decode", spec.decode), ("router", spec.router))
     for name, part in parts:
         yield from _resources(f"{name}.resources", part.resources)
@@ -81,7 +84,7 @@ def _env(field: str, pod: PodOverrides, rule: Rule) -> Iterator[Problem]:
     for variable in pod.env:
         name = variable.get("name")
         if not name:
-            yield _invalid(field, " has an item without a name; give each variable one")
+            yield _invalid(field, " has an item without a name; give each variable a name")
         elif not rule.takes(name):
             yield _invalid(field, f" has the variable {name[:80]!r}; {rule.hint}")
         elif name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX):
@@ -117,7 +120,7 @@ def _volumes(field: str, pod: PodOverrides) -> Iterator[Problem]:
             yield _invalid(f"{field}.volumeMounts", f" mounts the subPath {inside[:80]!r}; {RELATIVE_PATH.hint}")
         if volume not in names:
             yield _invalid(
-                f"{field}.volumeMounts", f" names the volume {volume}, which {field}.volumes has not; add it"
+                f"{field}.volumeMounts", f" names the volume {volume}, which is not in {field}.volumes; add it there"
             )
 
 
@@ -126,11 +129,11 @@ def _spread(field: str, pod: PodOverrides) -> Iterator[Problem]:
     for constraint in pod.topology_spread:
         for name in ("maxSkew", "topologyKey", "whenUnsatisfiable"):
             if not constraint.get(name):
-                yield _invalid(field, f" has an item without {name}; give each one")
+                yield _invalid(field, f" has an item without {name}; set it in each item")
 
 
 def _twice(field: str, items: Sequence[Json], *keys: str) -> Iterator[Problem]:
-    """Items of a list that Kubernetes keeps by these keys, of which it takes one each."""
+    """Yields a problem for each duplicate in a list whose items Kubernetes identifies by these keys."""
     counts = Counter(tuple(str(item.get(key)) for key in keys) for item in items)
     for values, number in counts.items():
         if number > 1:
@@ -139,14 +142,17 @@ def _twice(field: str, items: Sequence[Json], *keys: str) -> Iterator[Problem]:
 
 
 def _shared(prefill: PodOverrides, decode: PodOverrides) -> Iterator[Problem]:
-    """One pod cannot be two things: of the decode pool's, it takes what is a container's own."""
+    """With placement shared both workers are in one pod, so decode.pod may set only fields of its own container."""
     for field, name in _OF_THE_POD.items():
         wanted = getattr(decode, field)
         if wanted and wanted != getattr(prefill, field):
-            message = f" is set with placement shared, where the pod is prefill's; move it to prefill.pod.{name}"
+            message = f" has no effect with placement shared, where prefill.pod applies; move it to prefill.pod.{name}"
             yield _invalid(f"decode.pod.{name}", message)
     volumes = {volume.get("name"): volume for volume in prefill.volumes}
     for volume in decode.volumes:
         if volumes.get(volume.get("name"), volume) != volume:
-            message = f" has another volume {volume.get('name')} than prefill.pod; with placement shared, rename one"
+            message = (
+                f" and prefill.pod define the volume {volume.get('name')} differently, but placement shared puts both "
+                "into one pod; rename one of them"
+            )
             yield _invalid("decode.pod.volumes", message)

@@ -1,7 +1,7 @@
-"""Whether what users add to pods and policies has the types of Kubernetes' API. Pure.
+"""Checks the types of users' additions to pods and network policies against Kubernetes' API. Pure.
 
-The custom resource holds these parts unread, and an apply of a child with a value of another type is refused whole. A
-field that the client library does not know is left to the API server, which may be newer.
+The CRD's schema does not validate these parts, and the API server rejects a whole child if one value has a wrong type.
+Fields that the client library does not know are left to the API server, which may be newer than the library.
 """
 
 import re
@@ -28,7 +28,7 @@ _SCALARS: dict[str, tuple[type, str]] = {
     "int": (int, "a whole number"),
     "bool": (bool, "true or false"),
 }
-# Fields of type Quantity, which the library takes for text and the API server takes as numbers too.
+# Fields of type Quantity. The library declares them as strings, but the API server accepts numbers as well.
 _QUANTITY, _QUANTITIES = "quantity", "quantities by name"
 _AMOUNTS = {"sizeLimit": _QUANTITY, "divisor": _QUANTITY, "requests": _QUANTITIES, "limits": _QUANTITIES}
 _LIST = re.compile(r"list\[(.+)\]", re.IGNORECASE)
@@ -36,7 +36,7 @@ _DICT = re.compile(r"dict[(\[]str, (.+)[)\]]", re.IGNORECASE)
 
 
 def type_problems(spec: Spec) -> Iterator[Problem]:
-    """Of all pods, and of the peers that may read metrics."""
+    """Yields a problem for each wrongly typed value in pods and in networkPolicy.scrapeFrom."""
     parts = (("prefill", spec.prefill.pod), ("decode", spec.decode.pod), ("router", spec.router.pod))
     for name, pod in parts:
         yield from _of_pod(f"{name}.pod", pod)
@@ -50,7 +50,7 @@ def _of_pod(name: str, pod: PodOverrides) -> Iterator[Problem]:
 
 
 def _faults(field: str, value: Any, kind: str) -> Iterator[Problem]:
-    """Of a value at a field that should be of a type, as the library names types."""
+    """Yields the problems of `value`, which should have the type `kind` in the client library's notation."""
     if value is None:
         return
     if items := _LIST.fullmatch(kind):
@@ -81,7 +81,7 @@ def _of_list(field: str, value: Any, kind: str) -> Iterator[Problem]:
 
 
 def _of_mapping(field: str, value: Any, types: Mapping[str, str] | str) -> Iterator[Problem]:
-    """Of an object whose fields have these types, or all of them one."""
+    """Yields the problems of an object. `types` maps its fields to types, or is the type of every field."""
     if not isinstance(value, Mapping):
         yield _wrong(field, f"an object, not {reprlib.repr(value)}")
         return

@@ -1,7 +1,8 @@
-"""A V4Deployment as frozen records, from the object that the API server returns. Pure.
+"""Parses a V4Deployment, as the API server returns it, into frozen records. Pure.
 
-`parse` fills in the schema's defaults itself, since an object may be older than a field of the schema. It raises
-SpecError for what no record can hold; what several fields mean together is checked by `v4_operator.spec.check`.
+`parse` applies the schema's defaults itself, because an object may have been stored before a field was added to the
+schema. It raises SpecError for a value that a record cannot hold. Rules that span several fields are in
+`v4_operator.spec.check`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ Transport = Literal["auto", "grpc", "shared-memory", "nvlink", "nixl"]
 
 
 class SpecError(V4Error):
-    """A V4Deployment that no record can hold. `reason` is one word for conditions."""
+    """A V4Deployment has a value that its record cannot hold. `reason` is the reason of the resulting condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -31,55 +32,55 @@ class SpecError(V4Error):
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A repository that a Job downloads into a claim which nobody but the user deletes."""
+    """A Hugging Face repository that a Job downloads into a PersistentVolumeClaim. Only users delete that claim."""
 
     repository: str  # owner/name
     revision: str = "main"  # branch, tag or commit
-    token_secret: str = ""  # Secret with entry `token`; empty = public
-    claim: str = ""  # PersistentVolumeClaim to use; empty = one is made, named by repository and revision
-    size: str = "1Ti"  # of a claim that is made
-    storage_class: str = ""  # of a claim that is made; empty = the cluster's default
-    access_mode: str = "ReadWriteMany"  # of a claim that is made
+    token_secret: str = ""  # name of a Secret with the entry `token`; empty = the repository is public
+    claim: str = ""  # an existing PersistentVolumeClaim; empty = one is created, named after repository and revision
+    size: str = "1Ti"  # of a created claim
+    storage_class: str = ""  # of a created claim; empty = the cluster's default
+    access_mode: str = "ReadWriteMany"  # of a created claim
 
 
 @dataclass(frozen=True)
 class Model:
-    """Where the checkpoint comes from, exactly one source, and what it is served as."""
+    """The source of the checkpoint (exactly one) and the name under which the model is served."""
 
     source: Source = "demo"
     location: str = ""  # claim name, host path or image reference
-    path: str = ""  # folder of the checkpoint within the claim or image
+    path: str = ""  # folder of the checkpoint inside the claim or image
     hugging_face: HuggingFace | None = None
-    profile: str = ""  # demo | flash | pro; empty = unknown, nothing is checked against it
-    served_name: str = ""  # what clients send as `model`
-    revision: str = ""  # any text: a change makes new workers
-    context_length: int = 0  # tokens of prompt and output; 0 = what model and memory allow
+    profile: str = ""  # demo | flash | pro; empty = unknown, so that sizes are not checked
+    served_name: str = ""  # the value of `model` in clients' requests
+    revision: str = ""  # free text; changing it replaces the workers
+    context_length: int = 0  # tokens of prompt and output; 0 = as many as model and memory allow
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Storage of entries and states on every worker."""
+    """How every worker stores the cache, and how much of it."""
 
     format: str = "auto"  # auto | bf16 | fp32 | fp64 | fp8
-    index_format: str = "auto"  # the same, or fp4
-    memory_percent: int = 50  # of the container's memory request, or of an accelerator's memory
-    slots: int = 0  # block slots instead of a share of memory; 0 = by memory_percent
-    max_sequences: int = 16  # live tails
-    checkpoint_every: int = 0  # blocks; 0 = where prompts end or leave a chain
+    index_format: str = "auto"  # one of the above, or fp4
+    memory_percent: int = 50  # share of the container's memory request, or of an accelerator's memory
+    slots: int = 0  # number of block slots, instead of a share of memory; 0 = memory_percent decides
+    max_sequences: int = 16  # number of live tails
+    checkpoint_every: int = 0  # blocks; 0 = only at the ends of prompts and where prompts diverge
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What one worker computes on."""
+    """The devices that one worker computes on."""
 
     type: str = CPU
-    count: int = 0  # devices of one worker
-    memory_bytes: int = 0  # of one device; 0 = as the type is known to have
+    count: int = 0  # devices per worker
+    memory_bytes: int = 0  # per device; 0 = the memory that is known for the type
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """Sizes of one worker; their product is its number of devices."""
+    """Parallel sizes of one worker; their product is its number of devices."""
 
     tensor: int = 1
     data: int = 1
@@ -87,7 +88,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class PodOverrides:
-    """What users add to a pod template; nothing here overrides what the operator itself sets."""
+    """Users' additions to a pod template. They never override a value that the operator sets."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -106,7 +107,7 @@ class PodOverrides:
 
 @dataclass(frozen=True)
 class Pool:
-    """Prefill or decode workers."""
+    """The prefill or the decode workers."""
 
     replicas: int = 1
     resources: Json = field(default_factory=dict)  # requests and limits of one worker's container
@@ -117,27 +118,27 @@ class Pool:
 
 @dataclass(frozen=True)
 class Router:
-    """The front door."""
+    """The routers, which serve the OpenAI-compatible API."""
 
     replicas: int = 1
-    image: str = ""  # empty = the operator's default when the router was first made
+    image: str = ""  # empty = the operator's default at the time when the router was created
     resources: Json = field(default_factory=dict)
     pod: PodOverrides = field(default_factory=PodOverrides)
     service_type: str = "ClusterIP"
     service_port: int = 80
     service_annotations: Mapping[str, str] = field(default_factory=dict)
     request_timeout_seconds: int = 3600
-    max_requests: int = 0  # at once in one router; 0 = as many as the workers take
-    without_prefill: Literal["serve", "refuse"] = "serve"  # when no prefill worker is left: decode computes prompts too
+    max_requests: int = 0  # concurrent requests per router; 0 = as many as the workers accept
+    without_prefill: Literal["serve", "refuse"] = "serve"  # without prefill workers, decode computes prompts or not
     auth: Literal["keys", "none"] = "keys"
-    api_keys_secret: str = ""  # the user's own; empty = NAME-api-key is made
-    log_prompts: bool = False  # the line that a request leaves in the log has its prompt
-    key_overlap_seconds: int | None = None  # that a key which was taken out is still good; None = the router's default
+    api_keys_secret: str = ""  # an existing Secret; empty = the operator creates NAME-api-key
+    log_prompts: bool = False  # whether the log line of a request contains its prompt
+    key_overlap_seconds: int | None = None  # how long a removed API key stays valid; None = the router's default
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """How caches go from prefill to decode."""
+    """How caches are transferred from prefill to decode workers."""
 
     transport: Transport = "auto"
     lease_seconds: int = 30
@@ -147,10 +148,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Rollout:
-    """How a new revision takes over."""
+    """How a new revision replaces the old one."""
 
     strategy: Literal["Surge", "Replace"] = "Surge"
-    drain_seconds: int = 300  # that a leaving worker may go on with its streams
+    drain_seconds: int = 300  # how long a terminating worker may continue its streams
     progress_deadline_seconds: int = 1800
 
 
@@ -158,7 +159,7 @@ class Rollout:
 class Spec:
     """`spec` of a V4Deployment."""
 
-    image: str = ""  # of workers; empty = the operator's default when the pools were first made
+    image: str = ""  # of workers; empty = the operator's default at the time when the pools were created
     model: Model = field(default_factory=Model)
     cache: Cache = field(default_factory=Cache)
     prefill: Pool = field(default_factory=Pool)
@@ -172,24 +173,24 @@ class Spec:
 
 @dataclass(frozen=True)
 class V4Deployment:
-    """One custom resource."""
+    """One V4Deployment object."""
 
     name: str
     namespace: str
     uid: str
     generation: int
-    deleting: bool  # deletionTimestamp is set: nothing may be created any more
+    deleting: bool  # deletionTimestamp is set, so that no child may be created
     spec: Spec
-    written: Json = field(default_factory=dict, compare=False)  # the spec as the object has it
+    written: Json = field(default_factory=dict, compare=False)  # the unparsed spec
 
     @property
     def served_name(self) -> str:
-        """What clients send as `model`."""
+        """The value of `model` in clients' requests."""
         return self.spec.model.served_name or self.name
 
 
 def parse(obj: Json) -> V4Deployment:
-    """The record of a V4Deployment as the API server returns it. Raises SpecError."""
+    """Parses a V4Deployment as the API server returns it. Raises SpecError if a value does not fit its field."""
     try:
         metadata = Fields("metadata", Fields("", obj).mapping("metadata"))
         return V4Deployment(

@@ -93,7 +93,7 @@ def test_the_number_of_devices_that_is_named_would_do(kind: str, role: WorkerRol
         return [p.message for p in problems(manifest(spec)) if p.field == f"{role}.accelerator.count"]
 
     (message,) = with_devices(1)
-    named = re.search(r"(\d+) of them would do", message)
+    named = re.search(r"(\d+) of them are enough", message)
     assert named, message
     least = int(named[1])
     assert with_devices(least) == []
@@ -105,7 +105,7 @@ def test_no_number_of_devices_helps() -> None:
     pool = {"accelerator": {"type": "l4", "count": 1}}
     spec = {"model": {"pvc": {"claimName": "w"}, "profile": "pro"}, "cache": {"memoryPercent": 95}, "decode": pool}
     found = [p.message for p in problems(manifest(spec)) if p.field == "decode.accelerator.count"]
-    assert "no number of them up to 128 would do" in found[0]
+    assert "no number of them up to 128 is enough" in found[0]
     assert "or give the cache less" in found[0]
 
 
