@@ -1,4 +1,4 @@
-"""`v4serve demo`: a deployment of its own, the same chat twice, and a table of what happened. Ends by itself."""
+"""`v4serve demo`: starts a deployment, sends the same chat twice, prints a table of both requests, and stops."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import httpx
 
 _REQUEST_SECONDS = 120.0
-_LOG_LINES = 40  # shown where the demo fails
+_LOG_LINES = 40  # last lines of the processes, shown if the demo fails
 
 # Long enough for several blocks of 256 tokens, so that the second request finds a cached prefix.
 STORY = """\
@@ -52,22 +52,22 @@ SAMPLING = {"max_tokens": 96, "temperature": 0.7, "top_p": 0.9, "seed": 7}
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request as its client saw it; None where nothing was measured or moved."""
+    """One request as its client saw it."""
 
     prompt_tokens: int
     generated_tokens: int
-    cached_tokens: int  # of the prompt, not computed again
-    ttft_seconds: float  # from sending the request to the first text
-    itl_seconds: float | None  # between two tokens, on average
-    transfer_bytes: int | None  # of the cache, from prefill to decode
-    transfer_seconds: float | None
+    cached_tokens: int  # tokens of the prompt that were found in the prefix cache
+    ttft_seconds: float  # from sending the request to receiving the first text
+    itl_seconds: float | None  # mean time between two tokens; None if there were fewer than two
+    transfer_bytes: int | None  # of the cache, from prefill to decode; None without a transfer
+    transfer_seconds: float | None  # None without a transfer
     text: str
 
 
 def demo(*, model: Checkpoint = None, config: ConfigFile = None, json: Json = False) -> None:
-    """Start a deployment, stream a chat answer, send the same prompt again, show what happened, stop.
+    """Start a deployment, stream the answer to a chat, send the same prompt again, compare both requests, and stop.
 
-    The --config file is that of `v4serve local`.
+    The --config file has the same settings as that of `v4serve local`.
     """
     with needs("local"):
         import httpx  # noqa: F401, PLC0415
@@ -83,9 +83,11 @@ def demo(*, model: Checkpoint = None, config: ConfigFile = None, json: Json = Fa
 
 
 async def run_demo(config: LocalConfig, *, show: bool, command: Command = own_command) -> list[Exchange]:
-    """Both requests; `show` streams the first answer to stdout. Raises DeploymentError."""
+    """Returns both requests. `show`: whether to stream the first answer to stdout. Raises DeploymentError."""
     log: deque[tuple[str, str]] = deque(maxlen=_LOG_LINES)
-    status = Console(stderr=True).status(f"starting a router, {config.prefill} prefill and {config.decode} decode")
+    status = Console(stderr=True).status(
+        f"starting a router, {config.prefill} prefill and {config.decode} decode workers"
+    )
     try:
         status.start()
         async with LocalDeployment(config, log=lambda name, line: log.append((name, line)), command=command) as one:
@@ -130,12 +132,15 @@ async def _ask(client: "httpx.AsyncClient", body: dict[str, Any], on_text: Calla
                 arrivals.append((time.monotonic() - started, event))
                 on_text(text_of(event))
     except httpx.HTTPError as error:
-        raise DeploymentError(f"the answer broke off: {error!r}") from error
+        raise DeploymentError(f"the stream of the answer failed: {error!r}") from error
     return exchange(arrivals)
 
 
 async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
-    """The JSON of each server-sent event up to [DONE]. Raises DeploymentError at an error event."""
+    """Yields the JSON of each server-sent event until [DONE].
+
+    Raises DeploymentError if there is an error event, or if the stream ends without [DONE].
+    """
     async for line in lines:
         if not line.startswith("data: "):
             continue
@@ -143,18 +148,21 @@ async def events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
             return
         event = json.loads(line.removeprefix("data: "))
         if "error" in event:
-            raise DeploymentError(f"the answer broke off: {event['error']['message']}")
+            raise DeploymentError(f"the stream of the answer ended with an error: {event['error']['message']}")
         yield event
-    raise DeploymentError("the answer broke off without a word")
+    raise DeploymentError("the stream of the answer ended without [DONE] and without an error")
 
 
 def text_of(event: dict[str, Any]) -> str:
-    """What an event adds to the answer."""
+    """Returns the text that an event adds to the answer."""
     return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
 
 
 def exchange(arrivals: Sequence[tuple[float, dict[str, Any]]]) -> Exchange:
-    """What a stream's events, each with its seconds since the request, say. The last one carries the usage."""
+    """Returns the figures of a stream, given its events and the seconds from the request to each of them.
+
+    The last event has the usage.
+    """
     texts = [(seconds, text) for seconds, event in arrivals if (text := text_of(event))]
     _, last = arrivals[-1]
     usage = last["usage"]
@@ -174,7 +182,7 @@ def exchange(arrivals: Sequence[tuple[float, dict[str, Any]]]) -> Exchange:
 
 
 def row(number: int, one: Exchange) -> dict[str, str]:
-    """A line of the table."""
+    """Returns one row of the table: value by column."""
 
     def milliseconds(seconds: float | None) -> str:
         if seconds is None:

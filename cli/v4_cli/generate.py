@@ -1,4 +1,4 @@
-"""`v4serve generate`: one engine, both roles in one, no network: text in, text out."""
+"""`v4serve generate`: continues a text with one engine, which runs prefill and decode, without any network."""
 
 import asyncio
 import secrets
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerateConfig:
-    """What is asked."""
+    """Settings of `v4serve generate`. Raises ConfigError if a value cannot be used."""
 
-    prompt: str  # raw text, in which the model's special tokens are recognised
+    prompt: str  # raw text, in which the model's special tokens are recognized
     model: Path = field(default_factory=demo_model)
     max_tokens: int = 128
     temperature: float = 1.0  # 0 = greedy
     top_k: int = 0  # 0 = off
     top_p: float = 1.0
     min_p: float = 0.0
-    seed: int | None = None  # None = another one each time
+    seed: int | None = None  # None = a random seed
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: str = "auto"
     format: str = "auto"
@@ -45,14 +45,17 @@ class GenerateConfig:
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}: ask for at least one token")
         if self.temperature < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1 or self.top_k < 0:
-            raise ConfigError("temperature and top_k must not be negative, top_p and min_p must be within 0..1")
+            raise ConfigError(
+                "temperature and top_k must not be negative, top_p must be greater than 0 and at most 1, and min_p "
+                "must be between 0 and 1"
+            )
         if self.seed is not None and not 0 <= self.seed < 2**64:
-            raise ConfigError("seed must be within 0..2^64-1")
+            raise ConfigError(f"seed is {self.seed}: give a number between 0 and 2^64-1")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One token as it was drawn; `text` are the characters that it completes."""
+    """One sampled token. `text`: the characters that it completes."""
 
     token: int
     text: str
@@ -63,12 +66,21 @@ def generate(
     *,
     prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
     model: Checkpoint = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Tokens to draw at most. (default: 128)")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 draws the likeliest. (default: 1)")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from this many likeliest; 0: all. (default: 0)")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from this share of probability. (default: 1)")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Least probability against the likeliest's. (default: 0)")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same text. (default: another each time)")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. (default: 128)")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0: greedy. (default: 1)")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample from this many likeliest tokens; 0: from all. (default: 0)")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the likeliest tokens of this total probability. (default: 1)")
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Least probability of a token, as a share of the likeliest token's. (default: 0)"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the sampling; the same seed gives the same text. (default: random)")
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     format: Format = None,  # noqa: A002
@@ -112,7 +124,10 @@ def generate(
 
 
 def _pieces(wanted: GenerateConfig, seed: int) -> Iterator[Piece]:
-    """Tokens as they are drawn. Raises ConfigError on an unusable model, CapacityError on a prompt too long for it."""
+    """Yields tokens as they are sampled.
+
+    Raises ConfigError if the model cannot be used, CapacityError if the prompt is too long for it.
+    """
     with needs("local"):
         from v4_engine.generate import generate as run  # noqa: PLC0415
         from v4_engine.sequence import Request  # noqa: PLC0415
@@ -154,7 +169,7 @@ def _load(wanted: GenerateConfig) -> "Loaded":
 
 
 def _progress() -> Progress:
-    """A bar on a terminal's stderr that leaves nothing behind."""
+    """Returns a progress bar on stderr that is erased at the end; it is not shown if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=False))
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

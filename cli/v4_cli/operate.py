@@ -1,4 +1,4 @@
-"""`v4serve operator`: run the Kubernetes operator until a signal ends it."""
+"""`v4serve operator`: runs the Kubernetes operator until SIGINT or SIGTERM."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -17,45 +17,63 @@ _Many = list[str] | None
 
 def operator(
     *,
-    namespace: Annotated[_Many, typer.Option(help="Namespace to serve; repeat for more.")] = None,
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", help="Serve every namespace.")] = False,
-    worker_image: Annotated[str | None, typer.Option(help="Image of workers whose V4Deployment names none.")] = None,
-    router_image: Annotated[str | None, typer.Option(help="Image of routers whose V4Deployment names none.")] = None,
+    namespace: Annotated[_Many, typer.Option(help="Namespace to watch; repeat for more.")] = None,
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", help="Watch every namespace.")] = False,
+    worker_image: Annotated[
+        str | None, typer.Option(help="Image of workers, for V4Deployments that do not name one.")
+    ] = None,
+    router_image: Annotated[
+        str | None, typer.Option(help="Image of routers, for V4Deployments that do not name one.")
+    ] = None,
     pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"] | None,
         typer.Option(help="When nodes pull images. (default: IfNotPresent)"),
     ] = None,
-    pull_secret: Annotated[_Many, typer.Option(help="Secret to pull images with; repeat for more.")] = None,
-    common_label: Annotated[_Many, typer.Option(help="key=value on everything made; repeat for more.")] = None,
+    pull_secret: Annotated[
+        _Many,
+        typer.Option(help="Image pull secret in the V4Deployments' namespaces; repeat for more."),
+    ] = None,
+    common_label: Annotated[
+        _Many, typer.Option(help="Label key=value for every object that the operator creates; repeat for more.")
+    ] = None,
     operator_label: Annotated[
-        _Many, typer.Option(help="key=value of the operator's own pods, for network policies; repeat for more.")
+        _Many,
+        typer.Option(help="Label key=value by which network policies select the operator's own pods; repeat for more."),
     ] = None,
     scrape_from: Annotated[
         _Many,
         typer.Option(
-            help="NetworkPolicyPeer, in JSON, that may read metrics of V4Deployments that name none; repeat for more."
+            help="NetworkPolicyPeer, in JSON, that may scrape metrics of V4Deployments that name none; repeat for more."
         ),
     ] = None,
     lease_namespace: Annotated[
-        str | None, typer.Option(help="Namespace of the Lease. (default: the operator's own)")
+        str | None, typer.Option(help="Namespace of the leader election's Lease. (default: the operator's own)")
     ] = None,
-    lease_name: Annotated[str | None, typer.Option(help="Name of the Lease. (default: v4serve-operator)")] = None,
+    lease_name: Annotated[
+        str | None, typer.Option(help="Name of the leader election's Lease. (default: v4serve-operator)")
+    ] = None,
     health_host: Annotated[
-        str | None, typer.Option(help="Address of /healthz, /readyz and /metrics. (default: 0.0.0.0)")
+        str | None, typer.Option(help="Listen address of /healthz, /readyz and /metrics. (default: 0.0.0.0)")
     ] = None,
-    health_port: Annotated[int | None, typer.Option(help="Their port. (default: 8080)")] = None,
+    health_port: Annotated[
+        int | None, typer.Option(help="Port of /healthz, /readyz and /metrics. (default: 8080)")
+    ] = None,
     resync_seconds: Annotated[
-        float | None, typer.Option(help="Until everything is looked at again without a reason. (default: 300)")
+        float | None,
+        typer.Option(help="Seconds after which a V4Deployment is reconciled without a change. (default: 300)"),
     ] = None,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option(help="Log for people, or one JSON object a line; of the pods it makes too. (default: human)"),
+        typer.Option(
+            help="Log format of the operator and of the pods it creates: text, or one JSON object per line. "
+            "(default: human)"
+        ),
     ] = None,
     config: ConfigFile = None,
 ) -> None:
-    """Run the operator: every V4Deployment becomes pools, a router and their policies.
+    """Run the operator, which turns every V4Deployment into worker pools, routers and network policies.
 
-    Finds the cluster by KUBECONFIG, or by its pod's service account. Of several replicas one works: it holds a Lease.
+    Connects by KUBECONFIG, or with its pod's service account. Only the replica that holds the Lease is active.
     """
     flags = {
         "namespaces": namespace or None,
@@ -83,17 +101,17 @@ def operator(
 
 
 def _labels(flag: str, given: list[str] | None) -> dict[str, str] | None:
-    """The mapping that `key=value` flags say; None where none is given."""
+    """Returns the labels of `key=value` flags; None if there is no flag."""
     pairs = [text.partition("=") for text in given or ()]
     for key, sign, value in pairs:
         if not sign:
-            raise ConfigError(f"{flag} {key}{value} is not key=value")
+            raise ConfigError(f"{flag} {key}{value} is not a label: write it as key=value")
     return {key: value for key, _, value in pairs} or None
 
 
 def _peers(given: list[str] | None) -> list[Any] | None:
-    """What `--scrape-from` flags say; None where none is given."""
+    """Returns the peers of `--scrape-from` flags; None if there is no flag."""
     try:
         return [json.loads(text) for text in given or ()] or None
     except json.JSONDecodeError as error:
-        raise ConfigError(f"--scrape-from {error.doc} is no JSON: {error}") from None
+        raise ConfigError(f"--scrape-from {error.doc} is not valid JSON: {error}") from None

@@ -49,8 +49,11 @@ async def test_events_of_a_stream() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (['data: {"error": {"message": "a worker failed"}}'], "the answer broke off: a worker failed"),
-        (['data: {"a": 1}'], "the answer broke off without a word"),
+        (
+            ['data: {"error": {"message": "a worker failed"}}'],
+            "the stream of the answer ended with an error: a worker failed",
+        ),
+        (['data: {"a": 1}'], r"ended without \[DONE\]"),
     ],
 )
 async def test_streams_that_break_off(given: list[str], message: str) -> None:

@@ -56,4 +56,4 @@ def test_a_prompt_that_can_never_fit(model: str, tmp_path: Path, capsys: pytest.
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["generate", "--model", str(tmp_path), "--prompt", "x"]) == 2
-    assert "must hold its tokenizer" in capsys.readouterr().err
+    assert "must contain the model's tokenizer" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.cli.terminal import Terminal
 from tests.router.conftest import Deploy, Deployment, deploy, model_path, until  # noqa: F401
-from v4_cli.load import Seen, quantile, question, rows, summary, texts
+from v4_cli.load import Measured, quantile, question, rows, summary, texts
 from v4_cli.main import run
 from v4_core.v1 import worker_pb2 as pb
 
@@ -116,7 +116,7 @@ async def test_a_key_by_the_environment(deploy: Deploy, tmp_path: Path) -> None:
     assert (code, told["requests"] > 0) == (0, True)
     code, _, err = await end(await start(d.url))
     assert code == 1
-    assert "it demands an API key; put one into the environment variable V4SERVE_API_KEY" in err
+    assert "it demands an API key; set the environment variable V4SERVE_API_KEY to one" in err
 
 
 def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_quantiles(values: list[float], share: float) -> None:
 
 def test_a_summary_for_people_shows_the_commonest_errors() -> None:
     errors = Counter({f"status {i}": i for i in range(500, 510)})
-    lines = dict(rows(summary(Seen(seconds=2.0, requests=10, errors=errors, prompt_tokens=400, cached_tokens=100))))
+    lines = dict(rows(summary(Measured(seconds=2.0, requests=10, errors=errors, prompt_tokens=400, cached_tokens=100))))
     assert lines["requests"] == "10, 5.0/s"
     assert lines["from cache"] == "25 %"
     assert lines["errors"] == "5,045"

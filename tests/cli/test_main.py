@@ -40,8 +40,8 @@ from v4_core.errors import ConfigError, GeometryError, RequestError
         ),
         (["generate", "--model", "m"], "missing: prompt"),
         (["generate", "--model", "m", "--prompt", "x", "--max-tokens", "0"], "ask for at least one token"),
-        (["generate", "--model", "m", "--prompt", "x", "--top-p", "2"], "top_p and min_p must be within 0..1"),
-        (["generate", "--model", "m", "--prompt", "x", "--seed", "-1"], "seed must be within"),
+        (["generate", "--model", "m", "--prompt", "x", "--top-p", "2"], "top_p must be greater than 0 and at most 1"),
+        (["generate", "--model", "m", "--prompt", "x", "--seed", "-1"], "seed is -1: give a number between 0 and"),
     ],
 )
 def test_what_a_user_got_wrong_is_one_line_and_exit_code_2(
