@@ -75,7 +75,7 @@ def cancelling() -> dict[str, Any]:
     """Milliseconds to the first token of a short prompt behind ten long ones that were just cancelled."""
     from bench.engine import Ours, prompt
     from v4_core.sampling import Sampling
-    from v4_engine.engine import Token
+    from v4_engine.events import Token
     from v4_engine.sequence import Request
 
     torch.set_num_threads(2)

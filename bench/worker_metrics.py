@@ -19,7 +19,8 @@ from prometheus_client import generate_latest
 from v4_core.blocks import pack_ids
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Engine, Event
+from v4_engine.engine import Engine
+from v4_engine.events import Event
 from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.schedule import Schedule
 from v4_models import DEMO_MODEL

@@ -1,10 +1,10 @@
-"""One worker's engine: schedule, run, emit. Moves bytes where the scheduler says, runs the forward, draws tokens.
+"""One worker's engine: in each step it schedules, runs the forward pass, samples tokens and reports events.
 
-Single-threaded: everything here is called by the thread that steps. Knows no network; a worker turns its events into
-messages. Either role can do the whole of a request.
+The scheduler decides; the engine moves bytes as the scheduler says. An engine is single-threaded: all its methods are
+called by the thread that runs the steps. It knows no network. Any engine can prefill, decode, or do both for a request.
 """
 
-from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -13,65 +13,16 @@ from v4_core.errors import RequestError
 from v4_engine.batch import Slice
 from v4_engine.counts import Counts
 from v4_engine.errors import CapacityError
+from v4_engine.events import Admitted, Broken, Event, Parked, Progress, Token
 from v4_engine.input_builder import InputBuilder
 from v4_engine.model import V4Model
 from v4_engine.params import Params
 from v4_engine.pool import SlotPool
 from v4_engine.sampler import Draw, Drawn, TokenHistory, penalised, sample
-from v4_engine.schedule import Schedule
+from v4_engine.schedule import Schedule, Work
 from v4_engine.scheduler import Scheduler, SchedulerConfig
 from v4_engine.sequence import Finish, Key, Request, Sequence
 from v4_engine.stores import CacheMemory
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """A request holds its memory; `cached` of its tokens are not computed again."""
-
-    request: Request
-    cached: int
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token of one choice; `index` counts the choice's output."""
-
-    request: Request
-    choice: int
-    index: int
-    drawn: Drawn
-    finish: Finish | None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A prefill leg has this many complete blocks, the leading ones of these slots."""
-
-    request: Request
-    slots: tuple[int, ...]
-    complete: int
-
-
-@dataclass(frozen=True)
-class Parked:
-    """A prefill leg is done: its cache stays in `slots` and `tail` until the request is dropped, as any prefill leg's,
-    since somebody may be reading it."""
-
-    request: Request
-    slots: tuple[int, ...]
-    tail: int
-    firsts: tuple[Token, ...]
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A request was given up with all its choices: its state cannot be trusted. A prefill leg is to be dropped."""
-
-    request: Request
-    message: str
-
-
-Event = Admitted | Token | Progress | Parked | Broken
 
 
 class Engine:
@@ -85,15 +36,17 @@ class Engine:
         scheduling: SchedulerConfig,
         poison: bool = False,
     ) -> None:
+        """With `poison`, memory that a sequence gets is filled with NaN, so that tests see reads of unwritten rows."""
         geometry = memory.geometry
         room = memory.slots - geometry.least_slots(0)
         if room < geometry.slots(scheduling.max_model_len):
             raise CapacityError(
-                f"{memory.slots} cache slots hold sequences of {max(0, room) * 256} tokens, not of "
+                f"{memory.slots} cache slots hold one sequence of {max(0, room) * 256} tokens, but max_model_len is "
                 f"{scheduling.max_model_len}: give the cache more memory or lower max_model_len"
             )
-        if memory.tails < scheduling.max_sequences + scheduling.scratch_tails:
-            raise CapacityError("the cache has fewer tails than sequences and captures need")
+        tails = scheduling.max_sequences + scheduling.scratch_tails
+        if memory.tails < tails:
+            raise CapacityError(f"the cache has {memory.tails} tails, but sequences and captures need {tails}")
         self.config, self.geometry, self.memory = config, geometry, memory
         self.pool = SlotPool(memory.slots)
         self.scheduler = Scheduler(self.pool, scheduling, geometry.checkpoint_slots, config.num_layers, config.window)
@@ -105,16 +58,19 @@ class Engine:
 
     @property
     def counts(self) -> Counts:
-        """What was counted so far."""
+        """What the engine has counted so far."""
         return self.pool.counts
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have something to do: not if all that waits waits for memory."""
+        """Whether a step would have work: False if every sequence here waits for memory."""
         return bool(self.scheduler.running) or bool(self.scheduler.waiting and not self.scheduler.stuck)
 
     def submit(self, request: Request) -> bool:
-        """Queue a whole or prefill request; False if too many wait. Raises RequestError, CapacityError."""
+        """Queue a whole or prefill request. Returns False if the queue is full.
+
+        Raises RequestError or CapacityError if the request can never be served.
+        """
         self._check(request)
         if len(self.scheduler.waiting) >= self.scheduler.config.max_waiting:
             return False
@@ -122,7 +78,7 @@ class Engine:
         return True
 
     def drop(self, key: Key) -> bool:
-        """Free everything of a request, at once and in any state. False if there was nothing."""
+        """Free everything of a request at once, whatever its state. Returns False if there is no such request."""
         parked = self.scheduler.parked.get(key)
         found = self.scheduler.drop(key)
         if parked is not None and parked.damaged:
@@ -130,38 +86,29 @@ class Engine:
         return found
 
     def reserve(self, request: Request) -> Sequence | None:
-        """Memory for a cache that arrives by transfer (slots, tail, `named` blocks here already), or None.
+        """Allocate memory for a cache that arrives by transfer; the first `named` blocks are here already.
 
-        Raises RequestError, CapacityError if it can never be.
+        Returns None if there is not enough memory now. Raises RequestError or CapacityError if the request can never be
+        served.
         """
         self._check(request)
         return self.scheduler.reserve(request)
 
     def _check(self, request: Request) -> None:
-        vocab = self.config.vocab_size
-        tokens = (*request.prompt, *request.output)
-        if not request.prompt:
-            raise RequestError("the prompt has no tokens")
-        if not 0 <= min(tokens) <= max(tokens) < vocab:
-            raise RequestError(f"the prompt has token ids outside the vocabulary of {vocab}")
-        if any(not 0 <= token < vocab for token in request.sampling.logit_bias):
-            raise RequestError(f"logit_bias names a token outside the vocabulary of {vocab}")
-        if request.n < 1 or (request.output and request.n > 1):
-            raise RequestError(f"n is {request.n}: at least 1, and 1 where there is output already")
-        if request.max_tokens <= len(request.output):
-            raise RequestError(f"max_tokens is {request.max_tokens}, the output has {len(request.output)} already")
+        request.check(self.config.vocab_size)
         if self.scheduler.knows(request.key):
-            raise RequestError(f"request {request.key[0]}, attempt {request.key[1]} is here already")
+            raise RequestError(f"request {request.key[0]}, attempt {request.key[1]} is already on this worker")
         self.scheduler.check_fits(request)
 
     def block_arrived(self, key: Key, block: int) -> None:
-        """Complete block number `block` of a reserved request is in its slot."""
+        """Accept the complete block number `block` of a reserved request, which is in its slot."""
         self.scheduler.arrived(key, block)
 
     def adopt(self, key: Key, firsts: dict[int, tuple[int, Finish | None]]) -> None:
-        """The cache of a reserved request is here whole; `firsts`: first token and end, if it is one, by choice.
+        """Decode a reserved request whose whole cache has arrived.
 
-        Raises IntegrityError if it is not.
+        `firsts` has the first token of each choice, and why the choice ended if that token ended it. Raises
+        IntegrityError if blocks are missing.
         """
         sequence = self.scheduler.adopt(key)
         for member in (sequence, *self._fork(sequence)):
@@ -171,119 +118,120 @@ class Engine:
                 self.scheduler.finish(member)
 
     def step(self) -> list[Event]:
-        """Run one step; its events in order."""
+        """Run one step and return its events in order."""
         schedule, admitted = self.schedule()
         return [*admitted, *self.compute(schedule)]
 
     def schedule(self) -> tuple[Schedule, list[Event]]:
-        """Share out one step, which must be computed next, and say whom it admits, before that takes its time."""
+        """Return the schedule of one step and the admissions in it, which can be reported before the step is computed.
+
+        The schedule must be passed to `compute` before the next call.
+        """
         schedule = self.scheduler.schedule()
         return schedule, [Admitted(s.request, min(s.computed, len(s.request.prompt))) for s in schedule.admitted]
 
     @torch.inference_mode()
     def compute(self, schedule: Schedule) -> list[Event]:
-        """Compute what was scheduled; its events in order."""
+        """Compute a schedule and return the events of the step in order, except its admissions."""
         events: list[Event] = []
         if self._poison:
             self._poison_tails(schedule)
-        for restore in schedule.restores:  # before anything is written: a checkpoint may just have been evicted
-            self._unpack(restore.slots, restore.tail, restore.boundary)
+        for restore in schedule.restores:  # before anything is written: the checkpoint may just have been evicted
+            self.memory.unpack_tail(restore.slots, self.geometry.tail_spans(restore.boundary), restore.tail)
         if self._poison:
             self._poison_slots(schedule)
         if not schedule.work:
             return events
-        slices = [
-            Slice(
-                s.ids[s.computed : s.computed + w.count],
-                s.computed,
-                _held(s),
-                s.slots,
-                s.write_from,
-                s.valid_from,
-                w.captures,
-            )
-            for w in schedule.work
-            for s in (w.sequence,)
-        ]
-        logits = self._model.forward(self._inputs.build(slices))
+        logits = self._model.forward(self._inputs.build([_slice(work) for work in schedule.work]))
         self._record(schedule, events)
-        ready = [(row, w.sequence) for row, w in enumerate(schedule.work) if w.sequence.remaining == 0]
+        ready = [(row, work.sequence) for row, work in enumerate(schedule.work) if work.sequence.remaining == 0]
         self._emit(logits, ready, events)
         return events
 
     def _record(self, schedule: Schedule, events: list[Event]) -> None:
+        """Account for computed work: name complete blocks, keep checkpoints, report progress."""
         for work in schedule.work:
             sequence = work.sequence
             wanted = set(sequence.boundaries)
             self.scheduler.record(work)
             ends = [*work.captures]
             if sequence.computed in wanted:
-                ends.append((sequence.computed, _held(sequence)))
+                ends.append((sequence.computed, _tail(sequence)))
             for boundary, tail in ends:
                 if slots := self.scheduler.allocator.checkpoint(sequence, boundary):
                     self._pack(tail, boundary, slots)
             at_boundary = sequence.computed % 256 == 0
             beyond_prompt = sequence.computed > len(sequence.request.prompt)
-            exact = sequence.computed >= sequence.write_from  # inside a replay it is not
+            exact = sequence.computed >= sequence.write_from  # inside a replay the state is not exact
             if at_boundary and sequence.rolling and beyond_prompt and exact:
-                self._pack(_held(sequence), sequence.computed, sequence.rolling)
+                self._pack(_tail(sequence), sequence.computed, sequence.rolling)
                 sequence.rolling_at = sequence.computed
-            if sequence.request.phase == "prefill" and sequence.named > sequence.told:
-                sequence.told = sequence.named
+            if sequence.request.phase == "prefill" and sequence.named > sequence.reported:
+                sequence.reported = sequence.named
                 events.append(Progress(sequence.request, tuple(sequence.slots), sequence.named))
 
     def _emit(self, logits: torch.Tensor, ready: list[tuple[int, Sequence]], events: list[Event]) -> None:
-        """Draw a token for every sequence that has computed all it has, and move it on."""
+        """Sample the next token of every sequence in `ready`, whose tokens are all computed: (row of logits,
+        sequence)."""
         rows: list[int] = []
         draws: list[Draw] = []
-        owners: list[list[Sequence]] = []
+        owners: list[tuple[list[Sequence], int]] = []
         for row, sequence in ready:
-            request = sequence.request
-            prefill = request.phase == "prefill"
             members = [sequence, *self._fork(sequence)]
-            owners.append(members)
-            choices = [request.first_choice + i for i in range(request.n)] if prefill else [m.choice for m in members]
-            rows += [row] * len(choices)
-            draws += [
-                Draw(request.sampling, len(sequence.ids), choice, self._history(member))
-                for choice, member in zip(choices, members * (request.n if prefill else 1), strict=True)
-            ]
+            own = self._draws(members)
+            owners.append((members, len(own)))
+            rows += [row] * len(own)
+            draws += own
         if not draws:
             return
-        drawn = iter(zip(draws, sample(logits[rows], draws), strict=True))
-        for members in owners:
-            sequence = members[0]
-            if sequence.request.phase == "prefill":
-                outs = [next(drawn) for _ in range(sequence.request.n)]
-                firsts = [self._token(sequence, draw.choice, out) for draw, out in outs if out is not None]
-                self.counts.drawn_tokens += len(firsts)
-                if len(firsts) < len(outs):
-                    self._give_up(sequence, events)
-                else:
-                    self._park(sequence, firsts, events)
-                continue
-            for member in members:
-                _, out = next(drawn)
-                if out is None:
-                    self._give_up(member, events)
-                if out is None or member.tail is None:  # given up, with this choice or before it
-                    continue
-                token = self._token(member, member.choice, out)
-                events.append(token)
-                self.counts.drawn_tokens += 1
-                member.append(out.id)
-                if token.finish is not None:
-                    self.scheduler.finish(member)
+        sampled = iter(sample(logits[rows], draws))
+        for members, count in owners:
+            outs = list(islice(sampled, count))
+            if members[0].request.phase == "prefill":
+                self._emit_firsts(members[0], outs, events)
+            else:
+                for member, out in zip(members, outs, strict=True):
+                    self._emit_token(member, out, events)
 
-    def _park(self, sequence: Sequence, firsts: list[Token], events: list[Event]) -> None:
+    def _draws(self, members: list[Sequence]) -> list[Draw]:
+        """Return the draws of a sequence and its forks. A prefill sequence draws the first token of each choice."""
+        request = members[0].request
+        if request.phase == "prefill":
+            drawn = [(request.first_choice + i, members[0]) for i in range(request.n)]
+        else:
+            drawn = [(member.choice, member) for member in members]
+        return [Draw(request.sampling, len(m.ids), choice, self._history(m)) for choice, m in drawn]
+
+    def _emit_firsts(self, sequence: Sequence, outs: list[Drawn | None], events: list[Event]) -> None:
+        """Report the first tokens of a prefill request's choices and park its cache."""
+        first_choice = sequence.request.first_choice
+        firsts = [self._token(sequence, first_choice + i, out) for i, out in enumerate(outs) if out is not None]
+        self.counts.drawn_tokens += len(firsts)
+        if len(firsts) < len(outs):
+            self._give_up(sequence, events)
+            return
         events += firsts
         self.scheduler.park(sequence)
-        events.append(Parked(sequence.request, tuple(sequence.slots), _held(sequence), tuple(firsts)))
+        events.append(Parked(sequence.request, tuple(sequence.slots), _tail(sequence), tuple(firsts)))
+
+    def _emit_token(self, sequence: Sequence, out: Drawn | None, events: list[Event]) -> None:
+        """Report a sequence's next token and append it. Does nothing if another choice's failure ended the request."""
+        if out is None:
+            self._give_up(sequence, events)
+            return
+        if sequence.tail is None:
+            return
+        token = self._token(sequence, sequence.choice, out)
+        events.append(token)
+        self.counts.drawn_tokens += 1
+        sequence.append(out.id)
+        if token.finish is not None:
+            self.scheduler.finish(sequence)
 
     def _give_up(self, sequence: Sequence, events: list[Event]) -> None:
-        """The model gave NaN or infinity: no token may come of it, and no choice or block of the request is trusted."""
-        message = "the model's output is not a number or infinite: its weights or state are damaged"
-        if sequence.request.phase == "prefill":  # somebody may be reading it: its owner drops it
+        """End a request for which the model gave NaN or infinity. None of its tokens, choices or blocks is trusted."""
+        message = "the model's output is NaN or infinite: its weights or its state are damaged"
+        if sequence.request.phase == "prefill":  # dropped by its owner, since a decode worker may be reading its cache
             self.scheduler.park(sequence)
             sequence.damaged = True
             events.append(Broken(sequence.request, message))
@@ -292,6 +240,7 @@ class Engine:
             events.append(Broken(sequence.request, message))
 
     def _history(self, sequence: Sequence) -> TokenHistory | None:
+        """Return the token history that the request's penalties need, or None if it has none."""
         if sequence.history is None and penalised(sequence.request.sampling):
             prompt, device = len(sequence.request.prompt), self.memory.arena.device
             sequence.history = TokenHistory(sequence.ids, prompt, self.config.vocab_size, device)
@@ -308,10 +257,10 @@ class Engine:
         return Token(request, choice, index, drawn, finish)
 
     def _fork(self, sequence: Sequence) -> list[Sequence]:
-        """The other choices of a sequence whose prompt is done, with copies of its open block and its tail."""
+        """Run the other choices of a sequence whose prompt is computed, with copies of its open block and its tail."""
         forks = self.scheduler.fork(sequence)
         for fork in forks:
-            self.memory.copy_tail(_held(sequence), _held(fork))
+            self.memory.copy_tail(_tail(sequence), _tail(fork))
             if sequence.computed % 256:
                 block = sequence.computed // 256
                 self.memory.copy_slot(sequence.slots[block], fork.slots[block])
@@ -320,13 +269,10 @@ class Engine:
     def _pack(self, tail: int, boundary: int, slots: tuple[int, ...]) -> None:
         self.memory.pack_tail(tail, self.geometry.tail_spans(boundary), slots)
 
-    def _unpack(self, slots: tuple[int, ...], tail: int, boundary: int) -> None:
-        self.memory.unpack_tail(slots, self.geometry.tail_spans(boundary), tail)
-
     def _poison_tails(self, schedule: Schedule) -> None:
         for sequence in schedule.started:
             for member in (sequence, *sequence.forks):
-                self.memory.poison_tail(_held(member))
+                self.memory.poison_tail(_tail(member))
 
     def _poison_slots(self, schedule: Schedule) -> None:
         for sequence in schedule.started:
@@ -335,6 +281,12 @@ class Engine:
                     self.memory.poison_slot(slot)
 
 
-def _held(sequence: Sequence) -> int:
+def _slice(work: Work) -> Slice:
+    s = work.sequence
+    ids = s.ids[s.computed : s.computed + work.count]
+    return Slice(ids, s.computed, _tail(s), s.slots, s.write_from, s.valid_from, work.captures)
+
+
+def _tail(sequence: Sequence) -> int:
     assert sequence.tail is not None
     return sequence.tail

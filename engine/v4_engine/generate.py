@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from v4_engine.engine import Broken, Engine, Token
+from v4_engine.engine import Engine
 from v4_engine.errors import CapacityError, EngineError
+from v4_engine.events import Broken, Token
 from v4_engine.sequence import Request
 
 

@@ -1,15 +1,18 @@
-"""The forward of DeepSeek V4 over one step's ragged batch (reference section 2). Knows no sequence and no sampling."""
+"""The forward pass of DeepSeek V4 over one step's ragged batch (reference section 2).
+
+Hyper-connections (reference 2.2) join the layers: M residual streams collapse into the input of a sublayer, and the
+sublayer's output is mixed back into the streams. The model knows no sequences and no sampling.
+"""
 
 import torch
 from torch import Tensor
 
 from v4_core.config import ModelConfig
-from v4_engine import hyper
 from v4_engine.attention import Attention, Turns
 from v4_engine.inputs import StepInputs
 from v4_engine.kernels import for_device
 from v4_engine.moe import moe
-from v4_engine.params import Params
+from v4_engine.params import Hyper, Params
 from v4_engine.rope import Rope
 from v4_engine.stores import CacheMemory
 
@@ -27,21 +30,36 @@ class V4Model:
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> Tensor:
-        """Run the step's tokens, updating the cache; logits [slices, vocab] in `acc` of each slice's last token."""
+        """Run the step's tokens, updating the cache. Returns logits [slices, vocab] in `acc` of each slice's last
+        token."""
         c, k, p = self.config, self._kernels, self._params
         turns = {compressed: self._turns(inputs, compressed) for compressed in {bool(r) for r in c.ratios}}
         streams = p.embed[inputs.ids].unsqueeze(1).repeat(1, c.hc_mult, 1)
         for index, layer in enumerate(p.layers):
-            x, post, comb = hyper.pre(k, c, streams, layer.attn_hc)
+            x, post, comb = self._collapse(streams, layer.attn_hc)
             x = k.rms_norm(x, layer.attn_norm, c.rms_norm_eps)
             out = self._attention(index, layer, x, inputs, turns[bool(layer.ratio)])
             streams = k.hyper_post(out, streams, post, comb)
-            x, post, comb = hyper.pre(k, c, streams, layer.ffn_hc)
+            x, post, comb = self._collapse(streams, layer.ffn_hc)
             out = moe(k, c, layer, k.rms_norm(x, layer.ffn_norm, c.rms_norm_eps), inputs.ids)
             streams = k.hyper_post(out, streams, post, comb)
-        x = hyper.head(c, streams[inputs.last], p.head_hc)
+        x = _head(c, streams[inputs.last], p.head_hc)
         return k.rms_norm(x, p.norm, c.rms_norm_eps).to(p.head.dtype) @ p.head.T
 
     def _turns(self, inputs: StepInputs, compressed: bool) -> Turns:
         positions = (inputs.positions, inputs.c4.position, inputs.c128.position)
         return Turns(*(self._rope.angles(p, compressed) for p in positions))
+
+    def _collapse(self, streams: Tensor, w: Hyper) -> tuple[Tensor, Tensor, Tensor]:
+        """Streams [S, M, D] -> sublayer input [S, D], post [S, M], comb [S, M, M]."""
+        c = self.config
+        mixes = streams.flatten(1).to(w.fn.dtype) @ w.fn.T
+        return self._kernels.hyper_pre(streams, mixes, w.scale, w.base, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps)
+
+
+def _head(c: ModelConfig, streams: Tensor, w: Hyper) -> Tensor:
+    """Collapse the streams after the last layer: [S, M, D] -> [S, D]."""
+    flat = streams.flatten(1).to(w.fn.dtype)
+    factor = (flat.square().mean(-1, keepdim=True) + c.rms_norm_eps).rsqrt()
+    weights = ((flat @ w.fn.T) * factor * w.scale + w.base).sigmoid() + c.hc_eps
+    return (weights.unsqueeze(1) @ streams.to(weights.dtype)).squeeze(1).to(streams.dtype)

@@ -1,27 +1,28 @@
-"""A request as the engine sees it, and the sequences (one per choice) that compute it."""
+"""A request to the engine, and the sequences that compute it, one for each choice."""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
+from v4_core.errors import RequestError
 from v4_core.sampling import Sampling
 
-Key = tuple[str, int, *tuple[int, ...]]  # request, attempt, and what else its owner needs to tell it from others
+Key = tuple[str, int, *tuple[int, ...]]  # request, attempt, and whatever else its owner needs to identify it
 Phase = Literal["whole", "prefill", "decode"]
 Finish = Literal["stop", "length"]
 
 
 class History(Protocol):
-    """What the sampler keeps of a sequence whose penalties ask for it."""
+    """The token counts that the sampler keeps for a sequence with penalties."""
 
     def add(self, token: int) -> None:
-        """A token was drawn."""
+        """Count a token that was sampled."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be computed. `output` are tokens that the client already has; then n is 1."""
+    """What to compute. `output` are tokens that the client already has; n is 1 if there are any."""
 
     key: Key
     phase: Phase
@@ -29,43 +30,62 @@ class Request:
     output: Seq[int] = ()
     n: int = 1
     first_choice: int = 0
-    max_tokens: int = 16  # of output per choice, `output` counted
-    stop_ids: frozenset[int] = frozenset()  # end-of-sequence among them unless it is to be ignored
+    max_tokens: int = 16  # output tokens per choice, including `output`
+    stop_ids: frozenset[int] = frozenset()  # includes end of sequence unless the request ignores it
     sampling: Sampling = field(default_factory=Sampling)
     salt: bytes = b""
 
     @property
     def tokens(self) -> int:
-        """Tokens that must be computed before the first draw."""
+        """Tokens that must be computed before the first token is sampled."""
         return len(self.prompt) + len(self.output)
+
+    def check(self, vocab: int) -> None:
+        """Raise RequestError if the request can never be served by a model with this vocabulary."""
+        tokens = (*self.prompt, *self.output)
+        if not self.prompt:
+            raise RequestError("the prompt has no tokens")
+        if not 0 <= min(tokens) <= max(tokens) < vocab:
+            raise RequestError(f"the prompt has token ids outside the vocabulary of {vocab} tokens")
+        if any(not 0 <= token < vocab for token in self.sampling.logit_bias):
+            raise RequestError(f"logit_bias has token ids outside the vocabulary of {vocab} tokens")
+        if self.n < 1 or (self.output and self.n > 1):
+            raise RequestError(f"n is {self.n}: it must be at least 1, and exactly 1 if the request has output already")
+        if self.max_tokens <= len(self.output):
+            raise RequestError(
+                f"max_tokens is {self.max_tokens}, but the request has {len(self.output)} output tokens already"
+            )
 
 
 @dataclass(eq=False)
 class Sequence:
-    """One choice of a request and its cache: `slots` of its blocks, the first `named` in the tree, and a tail."""
+    """One choice of a request and its cache, which is block slots and a tail.
+
+    The first `named` of `slots` hold complete blocks that are in the prefix tree.
+    """
 
     request: Request
     choice: int
     ids: list[int]  # prompt and output
-    names: list[bytes] = field(default_factory=list)  # of complete blocks of ids, extended as ids grow
+    names: list[bytes] = field(default_factory=list)  # of the complete blocks of `ids`
     slots: list[int] = field(default_factory=list)
     named: int = 0
     computed: int = 0  # tokens whose state is in the tail
-    write_from: int = 0
-    valid_from: int = 0
+    write_from: int = 0  # entries that close before this position exist already
+    valid_from: int = 0  # first position whose raw rows exist or are computed
     tail: int | None = None
     rolling: tuple[int, ...] = ()  # slots of the rolling checkpoint
-    rolling_at: int = 0  # boundary that it holds, 0 = none
-    boundaries: list[int] = field(default_factory=list)  # still to be kept while the prompt is computed
-    admitted: bool = False  # its first admission was told
-    damaged: bool = False  # its blocks are to be forgotten with it
-    told: int = 0  # complete blocks of a prefill leg that were told
-    history: History | None = None  # of its tokens, once penalties ask for it
-    forks: list["Sequence"] = field(default_factory=list)  # other choices, until the prompt is done
+    rolling_at: int = 0  # boundary whose state it holds, 0 = none
+    boundaries: list[int] = field(default_factory=list)  # where the prompt's state is still to be kept, ascending
+    admitted: bool = False  # its first admission was reported
+    damaged: bool = False  # its named blocks leave the tree when it is dropped
+    reported: int = 0  # complete blocks that were reported, if this is a prefill sequence
+    history: History | None = None  # kept if the request has penalties
+    forks: list["Sequence"] = field(default_factory=list)  # the other choices, until the prompt is computed
 
     @classmethod
     def of(cls, request: Request, choice: int) -> "Sequence":
-        """A sequence with nothing computed."""
+        """Return a sequence of a request, with nothing computed."""
         sequence = cls(request, choice, [*request.prompt, *request.output])
         sequence.extend_names()
         return sequence
@@ -77,11 +97,11 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens to compute before the next draw: 1 while decoding."""
+        """Tokens to compute before the next token is sampled: 1 while decoding."""
         return len(self.ids) - self.computed
 
     def append(self, token: int) -> None:
-        """A token was drawn."""
+        """Append a token that was sampled."""
         self.ids.append(token)
         if self.history is not None:
             self.history.add(token)

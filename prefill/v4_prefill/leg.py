@@ -1,7 +1,7 @@
 """A prompt comes in; a leased cache and the first token of each choice go out."""
 
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Admitted, Event, Parked, Progress
+from v4_engine.events import Admitted, Event, Parked, Progress
 from v4_kvtransfer.leases import End, Lease
 from v4_worker.leg import STOPPING, Leg
 from v4_worker.messages import event, first_of

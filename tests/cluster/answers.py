@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from v4_core.blocks import unpack_ids
 from v4_core.sampling import Sampling
-from v4_engine.engine import Engine, Token
+from v4_engine.engine import Engine
+from v4_engine.events import Token
 from v4_engine.generate import generate
 from v4_engine.loading import EngineOptions, load_engine
 from v4_engine.sequence import Request

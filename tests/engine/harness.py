@@ -15,7 +15,8 @@ from tests.tiny import tiny_config, tiny_tensors
 from v4_core.config import ModelConfig
 from v4_core.geometry import CacheGeometry
 from v4_core.sampling import Sampling
-from v4_engine.engine import Admitted, Engine, Event, Parked, Token
+from v4_engine.engine import Engine
+from v4_engine.events import Admitted, Event, Parked, Token
 from v4_engine.params import Params, build
 from v4_engine.scheduler import SchedulerConfig
 from v4_engine.sequence import Key, Phase, Request

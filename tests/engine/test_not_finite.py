@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.engine.harness import make_engine, prompt, request
-from v4_engine.engine import Broken, Token
+from v4_engine.events import Broken, Token
 from v4_engine.inputs import StepInputs
 from v4_engine.kernels import Kernels, cpu, reference
 

@@ -9,8 +9,9 @@ import pytest
 from tests.engine.harness import make_engine, prompt, request
 from tests.worker.cluster import until
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Admitted, Engine, Event, Token
+from v4_engine.engine import Engine
 from v4_engine.errors import IntegrityError
+from v4_engine.events import Admitted, Event, Token
 from v4_engine.schedule import Schedule
 from v4_worker.engine_thread import EngineThread, Report, Step
 

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.engine.harness import make_engine, prompt
 from tests.worker.cluster import DEADLINE, Node, start, until
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Engine, Event
+from v4_engine.engine import Engine
+from v4_engine.events import Event
 from v4_engine.schedule import Schedule
 from v4_worker.metrics import WorkerMetrics
 from v4_worker.monitoring import monitoring

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Engine, Event
+from v4_engine.engine import Engine
+from v4_engine.events import Event
 
 T = TypeVar("T")
 Kind = Literal["prefill", "decode", "mixed"]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from v4_core.errors import RequestError
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Admitted, Broken, Event, Token
 from v4_engine.errors import CapacityError
+from v4_engine.events import Admitted, Broken, Event, Token
 from v4_engine.sequence import Key, Request
 from v4_kvtransfer.leases import End, Lease
 from v4_worker.messages import event, failed, token_event

@@ -6,7 +6,7 @@ from v4_core.blocks import unpack_ids
 from v4_core.errors import RequestError
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.engine import Token
+from v4_engine.events import Token
 from v4_engine.sampler import Drawn
 from v4_engine.sequence import Finish, Phase, Request
 
