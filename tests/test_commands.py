@@ -14,7 +14,7 @@ from charts.generate import read
 from tests.operator.world import SETTINGS, START, merged
 from tests.operator.wrong import NEW
 from tests.released.record import COMMANDS, flags
-from v4_operator.desired import plan
+from v4_operator.desired import desired_state
 from v4_operator.observed.live import Observed
 from v4_operator.spec.check import check
 from v4_operator.spec.v4deployment import parse
@@ -75,7 +75,9 @@ def test_patches_give_what_can_be_followed() -> None:
 
 
 def test_children_that_are_named_are_made() -> None:
-    objects = {(o["kind"].lower(), o["metadata"]["name"]): o for o in plan(v4d({}), Observed(START), SETTINGS).objects}
+    objects = {
+        (o["kind"].lower(), o["metadata"]["name"]): o for o in desired_state(v4d({}), Observed(START), SETTINGS).objects
+    }
     there = {*objects, ("v4d", "demo")}
     text = "\n".join(" ".join(words) for words in of("kubectl"))
     named = set(re.findall(r"\b(v4d|secret|service)[ /]([a-z][a-z-]+)", text)) - {("secret", "generic")}

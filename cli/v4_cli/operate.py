@@ -95,9 +95,9 @@ def operator(
     settings = load(OperatorConfig, config, flags)
     configure(settings.log_format)
     with needs("operator"):
-        from v4_operator.desired import plan  # noqa: PLC0415
+        from v4_operator.desired import desired_state  # noqa: PLC0415
         from v4_operator.process import run  # noqa: PLC0415
-    run(settings, plan)
+    run(settings, desired_state)
 
 
 def _labels(flag: str, given: list[str] | None) -> dict[str, str] | None:

@@ -27,7 +27,7 @@ from v4_operator.spec.check import check
 from v4_operator.spec.size import Size
 from v4_operator.spec.v4deployment import V4Deployment
 from v4_operator.state.revision import revision, router_image, worker_image
-from v4_operator.state.revision_states import generations, remembered
+from v4_operator.state.revision_states import remembered, revision_states
 from v4_operator.state.rollout import Wish, targets
 from v4_operator.state.situation import Situation
 from v4_operator.state.status import status_of
@@ -38,7 +38,7 @@ _IDLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class DesiredState:
     """What should exist."""
 
     objects: tuple[dict[str, Any], ...]  # to exist exactly so; in order of writing
@@ -47,19 +47,19 @@ class Plan:
     requeue_seconds: float | None = None  # look again after; None = when something changes
 
 
-def plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
+def desired_state(v4d: V4Deployment, observed: Observed, settings: Settings) -> DesiredState:
     """What should exist; nothing for a V4Deployment that is being deleted."""
     if v4d.deleting:
-        return Plan(())
+        return DesiredState(())
     now = _situation(v4d, observed, settings)
     if now.problems and not now.kept:
         status = status_of(now)
-        return Plan((), status=status, requeue_seconds=_requeue(now, status))
+        return DesiredState((), status=status, requeue_seconds=_requeue(now, status))
     workers = _workers(now, settings)
     desired = [*_around(now, settings, workers), *workers, *_router(now, settings)]
     now = replace(now, desired=desired)
     status = status_of(now)
-    return Plan(
+    return DesiredState(
         objects=tuple(obj for obj in desired if not _is_made(obj, now.live)),
         prune=tuple(_unwanted(now.live, desired)),
         status=status,
@@ -84,7 +84,7 @@ def _situation(v4d: V4Deployment, observed: Observed, settings: Settings) -> Sit
         v4d=followed,
         live=live,
         fleet=fleet,
-        generations=generations(live, fleet),
+        revisions=revision_states(live, fleet),
         revision=current,
         image=image,
         wanted=Size(spec.prefill.replicas, spec.decode.replicas),
@@ -134,7 +134,7 @@ def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
     ]
     made = Workers(now.v4d, settings, now.image, now.revision)
     new = made.deployments(sizes[now.revision]) if now.revision in sizes else []
-    return [remembered(deployment, now.generations) for deployment in (*old, *new)]
+    return [remembered(deployment, now.revisions) for deployment in (*old, *new)]
 
 
 def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@
         ├── Leaving              an object of a child's name is being deleted; its name is free soon
         ├── KindMissing          the API server has no such kind
         ├── WatchFailed          kopf gave up on the custom resource; the process ends and is started again
-        └── LeaseLost            another replica leads, or may do so by now
+        └── LeadershipLost            another replica leads, or may do so by now
 
 What a person can change becomes a condition of the V4Deployment; everything else is tried again, ever less often.
 """
@@ -83,7 +83,7 @@ class WatchFailed(OperatorError):
     """The server answers for V4Deployments in a way that kopf cannot go on with, or no longer has them."""
 
 
-class LeaseLost(OperatorError):
+class LeadershipLost(OperatorError):
     """This replica must not write any more."""
 
 

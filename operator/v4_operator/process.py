@@ -20,13 +20,13 @@ from v4_core import signals
 from v4_core.kubernetes import GROUP, PLURAL
 from v4_operator import handlers
 from v4_operator.config import OperatorConfig
-from v4_operator.errors import ApiError, LeaseLost, WatchFailed
+from v4_operator.errors import ApiError, LeadershipLost, WatchFailed
 from v4_operator.health import HealthServer
 from v4_operator.kube.api import Api, own_namespace
 from v4_operator.kube.discovery import Discovery
-from v4_operator.kube.leader_election import Lease
+from v4_operator.kube.leader_election import LeaderElection
 from v4_operator.metrics import LEADER
-from v4_operator.reconcile import Planner
+from v4_operator.reconcile import Decide
 from v4_operator.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -36,19 +36,19 @@ _DEFINITION_SECONDS = 2.0  # between looks for the custom resource definition
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(config: OperatorConfig, planner: Planner, kubeconfig: Path | None = None) -> None:
+def run(config: OperatorConfig, decide: Decide, kubeconfig: Path | None = None) -> None:
     """Serve until SIGINT or SIGTERM. Raises ConfigError; ends the process at once where the Lease is lost."""
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    signals.run(_Process(config, planner).run(kubeconfig))
+    signals.run(_Process(config, decide).run(kubeconfig))
 
 
 class _Process:
-    def __init__(self, config: OperatorConfig, planner: Planner) -> None:
-        self._config, self._planner = config, planner
+    def __init__(self, config: OperatorConfig, decide: Decide) -> None:
+        self._config, self._decide = config, decide
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
         self._waiting = ""  # for what, before the runtime is there
-        self._lease: Lease | None = None
+        self._election: LeaderElection | None = None
         self._runtime: Runtime | None = None
 
     async def run(self, kubeconfig: Path | None) -> None:
@@ -65,19 +65,19 @@ class _Process:
     async def _lead(self, api: Api) -> None:
         namespace = self._config.lease_namespace or own_namespace() or "default"
         identity = identity_of(namespace, own_namespace())
-        lease = self._lease = Lease(api, namespace, self._config.lease_name, identity)
-        if not await self._unless_stopped(lease.acquire()):
+        election = self._election = LeaderElection(api, namespace, self._config.lease_name, identity)
+        if not await self._unless_stopped(election.acquire()):
             return
         log.info("holding the Lease %s/%s as %s", namespace, self._config.lease_name, identity)
-        api.guard = lease.check
+        api.guard = election.check
         LEADER.set(1)
-        keeper = asyncio.create_task(lease.keep())
+        keeper = asyncio.create_task(election.keep())
         keeper.add_done_callback(_end_if_lost)
         try:
             await self._serve(api)
         finally:
             keeper.cancel()
-            await _release(lease)
+            await _release(election)
 
     async def _serve(self, api: Api) -> None:
         discovery = Discovery(api)
@@ -85,7 +85,7 @@ class _Process:
             return
         version = ".".join(map(str, discovery.features.version))
         log.info("serving %s of API server %s", ", ".join(self._config.namespaces) or "all namespaces", version)
-        runtime = self._runtime = Runtime(self._config, api, discovery, self._planner, self._failed)
+        runtime = self._runtime = Runtime(self._config, api, discovery, self._decide, self._failed)
         watching = kopf.operator(
             registry=handlers.registry(api, runtime, self._stop),
             settings=handlers.settings(),
@@ -119,7 +119,7 @@ class _Process:
         """A replica that waits for the Lease of another one that lives is ready to take over."""
         if self._runtime is not None:
             return self._runtime.not_ready()
-        return self._waiting or (self._lease.problem if self._lease else "")
+        return self._waiting or (self._election.problem if self._election else "")
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether `work` came to its end before a signal did."""
@@ -158,12 +158,12 @@ def _end_if_lost(keeper: "asyncio.Task[None]") -> None:
     if keeper.cancelled():
         return
     error = keeper.exception()
-    log.critical("ending at once: %s", error, exc_info=None if isinstance(error, LeaseLost) else error)
+    log.critical("ending at once: %s", error, exc_info=None if isinstance(error, LeadershipLost) else error)
     os._exit(_LOST_EXIT_CODE)
 
 
-async def _release(lease: Lease) -> None:
+async def _release(election: LeaderElection) -> None:
     try:
-        await lease.release()
-    except (ApiError, LeaseLost) as error:
+        await election.release()
+    except (ApiError, LeadershipLost) as error:
         log.warning("the Lease was not released, another replica waits until it is over: %s", error)

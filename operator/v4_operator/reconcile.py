@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from v4_core.kubernetes import Json
-from v4_operator.desired import Plan
+from v4_operator.desired import DesiredState
 from v4_operator.errors import EVENT, ApiError, OperatorError
 from v4_operator.kube import events
 from v4_operator.kube.api import Api
@@ -34,7 +34,7 @@ from v4_operator.state.status_patch import merge_patch, refused, transitions, wi
 
 log = logging.getLogger(__name__)
 
-Planner = Callable[[V4Deployment, Observed, Settings], Plan]
+Decide = Callable[[V4Deployment, Observed, Settings], DesiredState]
 
 
 class Reconciler:
@@ -49,13 +49,13 @@ class Reconciler:
         watches: Watches,
         fleets: Fleets,
         settings: Settings,
-        planner: Planner,
+        decide: Decide,
     ) -> None:
         self.settings = settings
         self._api, self._discovery, self._watches, self._fleets = api, discovery, watches, fleets
         self._parents, self._children = parents, children
         self._applier = Applier(api, discovery, children)
-        self._plan = planner
+        self._decide = decide
         self._readiness, self._failures = Readiness(), Failures()
 
     async def reconcile(self, key: Key) -> float | None:
@@ -90,18 +90,18 @@ class Reconciler:
         now, old = datetime.now(UTC), parent.get("status") or {}
         absent = await self._absent(key, v4d.uid, now)
         observed = Observed(now, self._children.of(key, v4d.uid), fleets, old, absent, unread)  # as it is by now
-        plan = self._plan(v4d, observed, self._settings())
-        errors = await self._applier.apply(plan.objects, lambda: self._wanted(key, v4d.uid))
+        desired = self._decide(v4d, observed, self._settings())
+        errors = await self._applier.apply(desired.objects, lambda: self._wanted(key, v4d.uid))
         if self._wanted(key, v4d.uid):
-            errors += await self._applier.prune(plan.prune)
+            errors += await self._applier.prune(desired.prune)
             stuck = self._failures.look(key, errors, now)
-            status = with_errors(plan.status, old, errors, v4d.generation, now, stuck=stuck)
+            status = with_errors(desired.status, old, errors, v4d.generation, now, stuck=stuck)
             await self._write_status(parent, status, now)
         if errors:
             failure = OperatorError("; ".join(map(str, errors)))
             failure.kind = errors[0].kind
             raise failure from errors[0]
-        return plan.requeue_seconds
+        return desired.requeue_seconds
 
     async def _absent(self, key: Key, uid: str, now: datetime) -> frozenset[Need]:
         """Of what pods that do not start need, what does not exist. What cannot be asked for counts as there."""

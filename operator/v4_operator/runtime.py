@@ -21,7 +21,7 @@ from v4_operator.kube.work_queue import WorkQueue
 from v4_operator.manifests.settings import Settings
 from v4_operator.metrics import DEPLOYMENTS
 from v4_operator.observed.objects import Key, key_of
-from v4_operator.reconcile import Planner, Reconciler
+from v4_operator.reconcile import Decide, Reconciler
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Runtime:
         config: OperatorConfig,
         api: Api,
         discovery: Discovery,
-        planner: Planner,
+        decide: Decide,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._config, self._api, self._discovery, self._failed = config, api, discovery, failed
@@ -47,7 +47,7 @@ class Runtime:
         self._watches = Watches(api, self._namespaces, self._children, self._ended)
         self._fleets = Fleets()
         self._reconciler = Reconciler(
-            api, discovery, self._parents, self._children, self._watches, self._fleets, _settings(config), planner
+            api, discovery, self._parents, self._children, self._watches, self._fleets, _settings(config), decide
         )
         self._queue: WorkQueue[Key] = WorkQueue(self._reconciler.reconcile, _PARALLEL)
         self._tasks: list[asyncio.Task[None]] = []

@@ -8,7 +8,7 @@ import pytest
 from v4_cli.main import run
 from v4_operator import process
 from v4_operator.config import OperatorConfig
-from v4_operator.desired import plan
+from v4_operator.desired import desired_state
 
 IMAGES = ("--worker-image", "w:1", "--router-image", "r:1")
 
@@ -17,7 +17,7 @@ IMAGES = ("--worker-image", "w:1", "--router-image", "r:1")
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[OperatorConfig, Any]]:
     """What operators were started with, none of which runs."""
     seen: list[tuple[OperatorConfig, Any]] = []
-    monkeypatch.setattr(process, "run", lambda config, planner: seen.append((config, planner)))
+    monkeypatch.setattr(process, "run", lambda config, decide: seen.append((config, decide)))
     return seen
 
 
@@ -44,7 +44,7 @@ def test_every_flag_arrives(started: list[tuple[OperatorConfig, Any]]) -> None:
                 resync_seconds=60.0,
                 log_format="json",
             ),
-            plan,
+            desired_state,
         )
     ]
 

@@ -9,7 +9,7 @@ from tests.operator.schema import CRD, SPEC
 from tests.operator.test_desired import SPECS, objects
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
 from tests.operator.wrong import manifest
-from v4_operator.desired import plan
+from v4_operator.desired import desired_state
 from v4_operator.observed.live import Observed
 from v4_operator.spec.v4deployment import V4Deployment, parse
 
@@ -35,7 +35,7 @@ def names(world: World) -> set[tuple[str, str]]:
 
 def made(v4d: V4Deployment) -> tuple[Obj, ...]:
     """All that a new V4Deployment of this kind gets."""
-    return plan(v4d, Observed(World().now), SETTINGS).objects
+    return desired_state(v4d, Observed(World().now), SETTINGS).objects
 
 
 def containers(case: str) -> Iterator[Obj]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
-from v4_operator.desired import plan
+from v4_operator.desired import desired_state
 from v4_operator.manifests.settings import Settings
 from v4_operator.observed.live import Observed
 from v4_operator.spec.problem import Problem
@@ -58,7 +58,8 @@ def objects(spec: Obj, settings: Settings = SETTINGS) -> tuple[Obj, ...]:
     first = world.reconcile()
     if world.of("Job"):
         world.finish_job()
-    return tuple({(o["kind"], o["metadata"]["name"]): o for o in (*first.objects, *world.plan().objects)}.values())
+    every = (*first.objects, *world.desired_state().objects)
+    return tuple({(o["kind"], o["metadata"]["name"]): o for o in every}.values())
 
 
 @pytest.mark.parametrize(
@@ -108,9 +109,9 @@ def test_names_are_unique_and_children_have_owner_and_labels(case: str) -> None:
 
 
 def test_the_longest_name_fits_into_labels() -> None:
-    made = plan(v4deployment(SPECS["huggingFace"], name="a" * 40), Observed(World().now), SETTINGS)
+    made = desired_state(v4deployment(SPECS["huggingFace"], name="a" * 40), Observed(World().now), SETTINGS)
     assert all(len(obj["metadata"]["name"]) <= 63 for obj in made.objects)
-    made = plan(v4deployment(name="a" * 40), Observed(World().now), SETTINGS)
+    made = desired_state(v4deployment(name="a" * 40), Observed(World().now), SETTINGS)
     assert max(len(obj["metadata"]["name"]) for obj in made.objects) == 59
 
 
@@ -121,7 +122,7 @@ def test_nothing_is_written_when_all_is_as_asked_for(case: str) -> None:
     if world.of("Job"):
         world.finish_job()
     made = world.settle()
-    writes, before = world.writes, world.plan()
+    writes, before = world.writes, world.desired_state()
     world.tick(600)
     assert world.reconcile() == replace(before, status=world.status)
     assert world.writes == writes
@@ -185,7 +186,7 @@ def test_what_others_own_stays() -> None:
     key = copy.deepcopy(world.objects["Secret", "demo-api-key"])  # as `kubectl get --output=yaml` shows it
     key["metadata"] |= {"name": "backup", "ownerReferences": []}
     world.objects["Secret", "backup"] = key
-    assert world.plan().prune == ()
+    assert world.desired_state().prune == ()
 
 
 def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
@@ -194,14 +195,14 @@ def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
     world.settle()
     (before,) = [obj["metadata"]["name"] for obj in world.of("ConfigMap") if obj.get("immutable")]
     world.change({"decode": {"replicas": 2}})
-    assert before not in [obj["metadata"]["name"] for obj in world.plan().prune]
+    assert before not in [obj["metadata"]["name"] for obj in world.desired_state().prune]
     world.settle()
     (after,) = [obj["metadata"]["name"] for obj in world.of("ConfigMap") if obj.get("immutable")]
     assert after != before
 
 
 def test_nothing_is_made_while_the_owner_goes() -> None:
-    made = plan(replace(v4deployment(), deleting=True), Observed(World().now), SETTINGS)
+    made = desired_state(replace(v4deployment(), deleting=True), Observed(World().now), SETTINGS)
     assert (made.objects, made.prune, made.requeue_seconds) == ((), (), None)
 
 
@@ -278,7 +279,7 @@ def test_a_spec_that_cannot_even_be_read_is_as_one_that_is_refused() -> None:
     world.settle()
     del world.objects["Service", "demo"]
     observed = replace(world.observed(), unread=Problem("InvalidSpec", "decode.replicas must be a whole number", ""))
-    made = plan(replace(world.v4d, generation=2), observed, SETTINGS)
+    made = desired_state(replace(world.v4d, generation=2), observed, SETTINGS)
     assert "Service" in {obj["kind"] for obj in made.objects}
     assert made.status["conditions"][1]["reason"] == "InvalidSpec"
     assert "generation 1" in made.status["conditions"][1]["message"]
@@ -294,7 +295,7 @@ def test_without_its_memory_a_refused_spec_changes_nothing() -> None:
         {"metadata": {**memory["metadata"], "ownerReferences": []}},
     ):
         world.objects["ConfigMap", memory["metadata"]["name"]] = memory | tampered
-        assert (world.plan().objects, world.plan().prune) == ((), ())
+        assert (world.desired_state().objects, world.desired_state().prune) == ((), ())
     del world.objects["ConfigMap", memory["metadata"]["name"]]
     made = world.reconcile()
     assert (made.objects, made.prune) == ((), ())
@@ -339,7 +340,7 @@ def test_old_workers_shrink_before_new_ones_grow() -> None:
     world = World({"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "rollout": {"strategy": "Replace"}})
     first = world.settle().status["revision"]
     world.change({"model": {"revision": "b"}})
-    names = [obj["metadata"]["name"] for obj in world.plan().objects if obj["kind"] == "Deployment"]
+    names = [obj["metadata"]["name"] for obj in world.desired_state().objects if obj["kind"] == "Deployment"]
     assert [first in name for name in names] == [True, True, False, False, False]
 
 

@@ -38,7 +38,7 @@ class Replica:
         with self.log.open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "tests.operator.small_plan", str(self._config), str(self._renew_seconds)),
+                *("-m", "tests.operator.few_objects", str(self._config), str(self._renew_seconds)),
                 env={**os.environ, "KUBECONFIG": str(self._folder / "kubeconfig"), **held_for([self.port])},
                 stdout=log,
                 stderr=log,

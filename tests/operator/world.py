@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.operator.server_side_apply import applied
 from v4_core.kubernetes import API_VERSION, KIND, REVISION_LABEL, ROLE_LABEL
-from v4_operator.desired import Plan, plan
+from v4_operator.desired import DesiredState, desired_state
 from v4_operator.manifests.settings import Settings
 from v4_operator.observed.compare import controller, create_only, needs_write, stamped, upkept
 from v4_operator.observed.live import Observed
@@ -96,13 +96,13 @@ class World:
         """What a plan is made from."""
         return Observed(self.now, list(self.objects.values()), self.fleets(), self.status)
 
-    def plan(self) -> Plan:
+    def desired_state(self) -> DesiredState:
         """Plan without carrying it out."""
-        return plan(self.v4d, self.observed(), self.settings)
+        return desired_state(self.v4d, self.observed(), self.settings)
 
-    def reconcile(self) -> Plan:
+    def reconcile(self) -> DesiredState:
         """Plan, write what differs, delete what is to go, keep the status."""
-        made = self.plan()
+        made = self.desired_state()
         for obj in made.objects:
             self._write(obj)
         for child in made.prune:
@@ -124,7 +124,7 @@ class World:
             for deployment in self.of("Deployment"):
                 self._count(deployment)
 
-    def settle(self, ticks: int = 120) -> Plan:
+    def settle(self, ticks: int = 120) -> DesiredState:
         """Reconcile and tick until nothing changes any more."""
         for _ in range(ticks):
             before = self.writes

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from v4_core.kubernetes import Json
-from v4_operator.errors import ApiError, LeaseLost
+from v4_operator.errors import ApiError, LeadershipLost
 from v4_operator.kube.api import Api
 from v4_operator.kube.discovery import LEASES, PODS
 
@@ -60,7 +60,7 @@ class Sightings:
         return now - self._since > (min(lasts, GONE_SECONDS) if gone else lasts)
 
 
-class Lease:
+class LeaderElection:
     """One replica's view of the Lease. No two processes that live at once may have the same `identity`; one that
     follows another under its identity takes over at once. The name of a pod in the Lease's namespace stands for that
     pod; an identity of anything else has an underscore, which no name of a pod has.
@@ -77,9 +77,9 @@ class Lease:
         self._renewed = float("-inf")  # by the clock, before the renewal was sent
 
     def check(self) -> None:
-        """Raises LeaseLost where another replica may hold the Lease soon."""
+        """Raises LeadershipLost where another replica may hold the Lease soon."""
         if self._clock() - self._renewed > DEADLINE_SECONDS:
-            raise LeaseLost("the Lease was not renewed in time")
+            raise LeadershipLost("the Lease was not renewed in time")
 
     async def acquire(self) -> None:
         """Wait until the Lease is free, and take it."""
@@ -142,7 +142,7 @@ class Lease:
         return _ENDING if pod["metadata"].get("deletionTimestamp") else ""
 
     async def keep(self) -> None:
-        """Renew for ever. Raises LeaseLost once another replica holds the Lease, or may do so soon."""
+        """Renew for ever. Raises LeadershipLost once another replica holds the Lease, or may do so soon."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             await self._renew_in_time()
@@ -155,7 +155,7 @@ class Lease:
                     await self._renew()
                 return
             except TimeoutError as error:
-                raise LeaseLost("the Lease could not be renewed: the API server does not answer") from error
+                raise LeadershipLost("the Lease could not be renewed: the API server does not answer") from error
             except ApiError as error:
                 log.warning("cannot renew the Lease, %.0f s left: %s", left, error)
             await asyncio.sleep(RETRY_SECONDS)
@@ -173,11 +173,11 @@ class Lease:
         self._renewed = sent
 
     async def _look_again(self) -> None:
-        """After somebody else wrote or deleted the Lease. Raises LeaseLost unless it still names this replica."""
+        """After somebody else wrote or deleted the Lease. Raises LeadershipLost unless it still names this replica."""
         live = await self._get()
         self.holder = (live.get("spec") or {}).get("holderIdentity") or ""
         if self.holder != self._identity:
-            raise LeaseLost(f"{self.holder or 'nobody'} holds the Lease now")
+            raise LeadershipLost(f"{self.holder or 'nobody'} holds the Lease now")
         self._live = live
 
     async def release(self) -> None:

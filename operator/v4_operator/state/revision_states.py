@@ -10,7 +10,7 @@ from v4_operator.observed.fleet_view import FleetView
 from v4_operator.observed.live import Live
 from v4_operator.observed.objects import condition, count, holds, label, leaving, moment
 from v4_operator.spec.size import NONE, Size
-from v4_operator.state.rollout import Generation
+from v4_operator.state.rollout import RevisionState
 
 # On Deployments of workers, "true": all pods of the revision were once ready. Their controller says so only until the
 # template changes for the next time.
@@ -20,11 +20,11 @@ COMPLETED_ANNOTATION = f"{GROUP}/completed"
 _LOST_AFTER = timedelta(seconds=60)
 
 
-def generations(live: Live, fleet: FleetView) -> dict[str, Generation]:
+def revision_states(live: Live, fleet: FleetView) -> dict[str, RevisionState]:
     """Every revision that has a worker Deployment or a pod, by name."""
     names = dict.fromkeys(label(deployment, REVISION_LABEL) for deployment in live.workers)
     names |= dict.fromkeys(revision for pod in live.pods if (revision := label(pod, REVISION_LABEL)))
-    return {revision: _generation(live, fleet, revision) for revision in names}
+    return {revision: _revision_state(live, fleet, revision) for revision in names}
 
 
 def deployments_of(live: Live, revision: str) -> list[Json]:
@@ -32,19 +32,19 @@ def deployments_of(live: Live, revision: str) -> list[Json]:
     return [deployment for deployment in live.workers if label(deployment, REVISION_LABEL) == revision]
 
 
-def remembered(deployment: Json, seen: Mapping[str, Generation]) -> dict[str, Any]:
+def remembered(deployment: Json, seen: Mapping[str, RevisionState]) -> dict[str, Any]:
     """A desired Deployment of workers; of a revision that was once complete it says so from then on."""
-    generation, metadata = seen.get(label(deployment, REVISION_LABEL)), deployment["metadata"]
-    if generation is None or not generation.settled:
+    state, metadata = seen.get(label(deployment, REVISION_LABEL)), deployment["metadata"]
+    if state is None or not state.settled:
         return dict(deployment)
     annotations = {**metadata.get("annotations", {}), COMPLETED_ANNOTATION: "true"}
     return {**deployment, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _generation(live: Live, fleet: FleetView, revision: str) -> Generation:
+def _revision_state(live: Live, fleet: FleetView, revision: str) -> RevisionState:
     found = deployments_of(live, revision)
     pods = [pod for pod in live.pods if label(pod, REVISION_LABEL) == revision and not _lost(live, pod)]
-    return Generation(
+    return RevisionState(
         revision=revision,
         asked=_total((label(d, ROLE_LABEL), asked_replicas(d)) for d in found),
         ready=_total((label(d, ROLE_LABEL), count(d, "readyReplicas")) for d in found),

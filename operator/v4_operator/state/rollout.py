@@ -1,4 +1,4 @@
-"""How many workers of each revision there should be. Pure: the next step follows from what is seen, not from memory.
+"""How many workers of each revision there should be. Pure: the next stage follows from what is seen, not from memory.
 
 All counts are pairs (prefill, decode) of workers. The current revision is the one that the spec asks for; others are
 old. At most one old revision is kept, the one that serves best: it carries the traffic until the current one is ready
@@ -8,8 +8,8 @@ not kept.
 Surge brings the current revision up to its whole size beside the old one.
 
 Replace has room for as many workers as are asked for, and no more. With n = min(prefill, decode) >= 2 it goes in n
-steps: at step k the current revision has size(k) = (prefill k/n, decode k/n), rounded, and the old one at most the
-rest; both then have a worker of each role at every step before the last, and about the ratio of the whole. A step is
+stages: at stage k the current revision has size(k) = (prefill k/n, decode k/n), rounded, and the old one at most the
+rest; both then have a worker of each role at every stage before the last, and about the ratio of the whole. A stage is
 done when its workers are ready and probed. New workers come only where old ones are gone for good, since a worker that
 drains still holds its devices. With n <= 1 the only prefill or decode worker cannot be in both revisions: the old
 one goes first, and nothing serves in between.
@@ -25,7 +25,7 @@ from v4_operator.spec.size import NONE, Size
 
 
 @dataclass(frozen=True)
-class Generation:
+class RevisionState:
     """Workers of one revision, as they are seen."""
 
     revision: str
@@ -48,7 +48,7 @@ class Wish:
     stalled: bool = False  # whether the current revision has missed its deadline
 
 
-def targets(wish: Wish, current: Generation, olds: Sequence[Generation]) -> dict[str, Size]:
+def targets(wish: Wish, current: RevisionState, olds: Sequence[RevisionState]) -> dict[str, Size]:
     """Size of every revision that should exist; others should not."""
     sizes = _serving(wish, current, olds)
     for old in olds:
@@ -59,12 +59,12 @@ def targets(wish: Wish, current: Generation, olds: Sequence[Generation]) -> dict
     return {revision: size for revision, size in sizes.items() if size != NONE or revision == current.revision}
 
 
-def _still_owes(old: Generation, size: Size) -> bool:
+def _still_owes(old: RevisionState, size: Size) -> bool:
     """Whether prefill pods of a revision that should be without decode workers may need one of them."""
     return size.decode == 0 and old.asked.decode > 0 and old.pods.prefill > 0 and not old.paired
 
 
-def _serving(wish: Wish, current: Generation, olds: Sequence[Generation]) -> dict[str, Size]:
+def _serving(wish: Wish, current: RevisionState, olds: Sequence[RevisionState]) -> dict[str, Size]:
     """Size of every revision that has a part in serving."""
     old = best(olds)
     if old is None:
@@ -82,12 +82,12 @@ def _serving(wish: Wish, current: Generation, olds: Sequence[Generation]) -> dic
     }
 
 
-def complete(wanted: Size, current: Generation) -> bool:
+def complete(wanted: Size, current: RevisionState) -> bool:
     """Whether the current revision can carry everything."""
     return current.ready.covers(wanted) and (current.probed or not wanted.pairs)
 
 
-def best(olds: Sequence[Generation]) -> Generation | None:
+def best(olds: Sequence[RevisionState]) -> RevisionState | None:
     """The old revision that serves most, or that did; None if there is none."""
     worth = [old for old in olds if old.ready.pairs or old.settled]
     by_time = sorted(worth, key=lambda old: old.made)
@@ -99,40 +99,40 @@ def outage(wish: Wish) -> bool:
     return wish.replace and wish.size.pairs <= 1
 
 
-def _replace(wish: Wish, current: Generation, old: Generation, olds: Sequence[Generation]) -> dict[str, Size]:
+def _replace(wish: Wish, current: RevisionState, old: RevisionState, olds: Sequence[RevisionState]) -> dict[str, Size]:
     if outage(wish):
         return {current.revision: _within(wish, current, olds)}
-    step = _step(wish.size, current)
-    staying = old.asked.lowest(wish.size.less(_at_step(wish.size, step)))
-    wanted = current.asked.highest(_at_step(wish.size, step))
-    while step < wish.size.pairs and wish.size.less(staying).covers(_at_step(wish.size, step + 1)):
-        step += 1
-        wanted = current.asked.highest(_at_step(wish.size, step))
+    stage = _stage(wish.size, current)
+    staying = old.asked.lowest(wish.size.less(_at_stage(wish.size, stage)))
+    wanted = current.asked.highest(_at_stage(wish.size, stage))
+    while stage < wish.size.pairs and wish.size.less(staying).covers(_at_stage(wish.size, stage + 1)):
+        stage += 1
+        wanted = current.asked.highest(_at_stage(wish.size, stage))
     room = wish.size.less(_held(olds).highest(staying))
     growing = wanted.lowest(room).highest(current.asked)
     return {current.revision: growing.lowest(wish.size.less(staying)), old.revision: staying}
 
 
-def _within(wish: Wish, current: Generation, olds: Sequence[Generation]) -> Size:
+def _within(wish: Wish, current: RevisionState, olds: Sequence[RevisionState]) -> Size:
     """The whole size, or for Replace what old workers leave of it that are still ending."""
     if not wish.replace:
         return wish.size
     return wish.size.less(_held(olds)).highest(current.asked).lowest(wish.size)
 
 
-def _step(size: Size, current: Generation) -> int:
-    """The first step that is not done."""
-    steps = range(1, size.pairs)
-    return next((k for k in steps if not (current.probed and current.ready.covers(_at_step(size, k)))), size.pairs)
+def _stage(size: Size, current: RevisionState) -> int:
+    """The first stage that is not done."""
+    stages = range(1, size.pairs)
+    return next((k for k in stages if not (current.probed and current.ready.covers(_at_stage(size, k)))), size.pairs)
 
 
-def _at_step(size: Size, step: int) -> Size:
-    """Workers of the current revision at a step: the share step / n of each role, to the nearest number."""
+def _at_stage(size: Size, stage: int) -> Size:
+    """Workers of the current revision at a stage: the share stage / n of each role, to the nearest number."""
     n = size.pairs
-    return Size(*((2 * step * whole + n) // (2 * n) for whole in size))
+    return Size(*((2 * stage * whole + n) // (2 * n) for whole in size))
 
 
-def _held(olds: Sequence[Generation]) -> Size:
+def _held(olds: Sequence[RevisionState]) -> Size:
     """Workers of old revisions that exist."""
     held = NONE
     for old in olds:

@@ -21,7 +21,7 @@ from v4_operator.spec.problem import Problem
 from v4_operator.spec.size import Size
 from v4_operator.spec.v4deployment import V4Deployment
 from v4_operator.state.revision_states import deployments_of
-from v4_operator.state.rollout import Generation
+from v4_operator.state.rollout import RevisionState
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Situation:
     v4d: V4Deployment  # with the spec that is followed
     live: Live
     fleet: FleetView
-    generations: Mapping[str, Generation]
+    revisions: Mapping[str, RevisionState]
     revision: str  # current: that of the spec, or of what serves while no spec can be followed
     image: str  # of its workers
     wanted: Size  # of its pools
@@ -43,20 +43,20 @@ class Situation:
     desired: Sequence[Json] = ()  # objects of the plan
 
     @cached_property
-    def current(self) -> Generation:
+    def current(self) -> RevisionState:
         """The current revision."""
-        return self.generations.get(self.revision) or Generation(self.revision)
+        return self.revisions.get(self.revision) or RevisionState(self.revision)
 
     @cached_property
-    def others(self) -> list[Generation]:
+    def others(self) -> list[RevisionState]:
         """Revisions that still have workers, but the current one."""
-        return [generation for generation in self.generations.values() if generation.revision != self.revision]
+        return [state for state in self.revisions.values() if state.revision != self.revision]
 
     @cached_property
-    def olds(self) -> list[Generation]:
+    def olds(self) -> list[RevisionState]:
         """Those of them that still are to have workers."""
         live = {label(deployment, REVISION_LABEL) for deployment in self.live.workers}
-        return [generation for generation in self.others if generation.revision in live]
+        return [state for state in self.others if state.revision in live]
 
     @cached_property
     def deployments(self) -> list[Json]:

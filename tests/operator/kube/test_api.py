@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.operator.fake_server import FakeServer, status
 from v4_core.errors import ConfigError
-from v4_operator.errors import ApiError, LeaseLost, Unreachable
+from v4_operator.errors import ApiError, LeadershipLost, Unreachable
 from v4_operator.kube.api import Api, Resource
 from v4_operator.metrics import API_WRITES
 
@@ -63,11 +63,11 @@ async def test_how_a_write_is_asked_for(server: FakeServer, api: Api) -> None:
 
 async def test_nothing_is_written_against_the_guard(server: FakeServer, api: Api) -> None:
     def refuse() -> None:
-        raise LeaseLost("lost")
+        raise LeadershipLost("lost")
 
     api.guard = refuse
     for write in (api.create(CONFIG_MAPS, BODY), api.apply(CONFIG_MAPS, BODY), api.delete(CONFIG_MAPS, "n", "a", "u")):
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeadershipLost):
             await write
     assert server.requests == []
     await api.get("/version")

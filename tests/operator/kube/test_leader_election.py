@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.operator.conftest import until
 from tests.operator.fake_server import FakeServer, status
-from v4_operator.errors import ApiError, LeaseLost
+from v4_operator.errors import ApiError, LeadershipLost
 from v4_operator.kube import leader_election as module
 from v4_operator.kube.api import Api
-from v4_operator.kube.leader_election import DEADLINE_SECONDS, DURATION_SECONDS, GONE_SECONDS, Lease, Sightings
+from v4_operator.kube.leader_election import DEADLINE_SECONDS, DURATION_SECONDS, GONE_SECONDS, LeaderElection, Sightings
 from v4_operator.process import identity_of
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"
@@ -66,8 +66,8 @@ def test_no_stamp_of_another_clock_matters(looks: list[tuple[float, bool]], stam
 
 
 async def test_taken_renewed_and_handed_over(server: FakeServer, api: Api) -> None:
-    first, second = Lease(api, "n", "l", "first"), Lease(api, "n", "l", "second")
-    with pytest.raises(LeaseLost):
+    first, second = LeaderElection(api, "n", "l", "first"), LeaderElection(api, "n", "l", "second")
+    with pytest.raises(LeadershipLost):
         first.check()
     await first.acquire()
     first.check()
@@ -81,7 +81,7 @@ async def test_taken_renewed_and_handed_over(server: FakeServer, api: Api) -> No
     assert spec["renewTime"] > spec["acquireTime"]
     keeping.cancel()
     await first.release()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeadershipLost):
         first.check()
     await asyncio.wait_for(waiting, 10)
     assert (
@@ -93,9 +93,9 @@ async def test_taken_renewed_and_handed_over(server: FakeServer, api: Api) -> No
 async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, api: Api) -> None:
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("dead", "in the future")})
     clock = Clock()
-    lease = Lease(api, "n", "l", "me", clock)
-    waiting = asyncio.create_task(lease.acquire())
-    await until(lambda: lease.holder == "dead")
+    election = LeaderElection(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(election.acquire())
+    await until(lambda: election.holder == "dead")
     clock.now += 14.0
     looks = server.count("GET")
     await until(lambda: server.count("GET") > looks + 2)
@@ -106,43 +106,43 @@ async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, 
 
 
 async def test_a_process_that_follows_another_of_its_identity_does_not_wait(server: FakeServer, api: Api) -> None:
-    await Lease(api, "n", "l", "pod").acquire()
-    await asyncio.wait_for(Lease(api, "n", "l", "pod").acquire(), 10)
+    await LeaderElection(api, "n", "l", "pod").acquire()
+    await asyncio.wait_for(LeaderElection(api, "n", "l", "pod").acquire(), 10)
     assert server.objects[PATH]["spec"]["holderIdentity"] == "pod"
 
 
 async def test_of_many_at_once_one_gets_it(server: FakeServer, api: Api) -> None:
-    leases = [Lease(api, "n", "l", str(index)) for index in range(8)]
-    tasks = [asyncio.create_task(lease.acquire()) for lease in leases]
+    elections = [LeaderElection(api, "n", "l", str(index)) for index in range(8)]
+    tasks = [asyncio.create_task(election.acquire()) for election in elections]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    await until(lambda: sum(lease.holder != "" for lease in leases) == 8)
+    await until(lambda: sum(election.holder != "" for election in elections) == 8)
     assert sum(task.done() for task in tasks) == 1
     for task in tasks:
         task.cancel()
 
 
 async def test_lost_at_once_to_another_holder(server: FakeServer, api: Api) -> None:
-    lease = Lease(api, "n", "l", "me")
-    await lease.acquire()
+    election = LeaderElection(api, "n", "l", "me")
+    await election.acquire()
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
-    with pytest.raises(LeaseLost, match="thief holds the Lease now"):
-        await asyncio.wait_for(lease.keep(), 10)
+    with pytest.raises(LeadershipLost, match="thief holds the Lease now"):
+        await asyncio.wait_for(election.keep(), 10)
 
 
 async def test_lost_when_it_was_deleted(server: FakeServer, api: Api) -> None:
-    lease = Lease(api, "n", "l", "me")
-    await lease.acquire()
+    election = LeaderElection(api, "n", "l", "me")
+    await election.acquire()
     await server.remove(PATH)
-    with pytest.raises(LeaseLost, match="nobody holds the Lease now"):
-        await asyncio.wait_for(lease.keep(), 10)
+    with pytest.raises(LeadershipLost, match="nobody holds the Lease now"):
+        await asyncio.wait_for(election.keep(), 10)
 
 
 async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: Api) -> None:
-    lease = Lease(api, "n", "l", "me")
-    await lease.acquire()
+    election = LeaderElection(api, "n", "l", "me")
+    await election.acquire()
     live = server.objects[PATH]
     await server.put(PATH, {**live, "metadata": {**live["metadata"], "annotations": {"a": "b"}}})
-    keeping = asyncio.create_task(lease.keep())
+    keeping = asyncio.create_task(election.keep())
     await until(lambda: server.count(f"PUT {PATH}") > 2)
     assert not keeping.done()
     assert server.objects[PATH]["metadata"]["annotations"] == {"a": "b"}
@@ -151,45 +151,45 @@ async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: Api)
 
 async def test_errors_are_tried_again_until_the_deadline(server: FakeServer, api: Api) -> None:
     clock = Clock()
-    lease = Lease(api, "n", "l", "me", clock)
-    await lease.acquire()
+    election = LeaderElection(api, "n", "l", "me", clock)
+    await election.acquire()
     server.fault = lambda request: status(503, "ServiceUnavailable") if request.method == "PUT" else None
-    keeping = asyncio.create_task(lease.keep())
+    keeping = asyncio.create_task(election.keep())
     await until(lambda: server.count(f"PUT {PATH}") > 3)
     server.fault = lambda _: None
     clock.now += DEADLINE_SECONDS - 1
     renewed = server.objects[PATH]["spec"]["renewTime"]
     await until(lambda: server.objects[PATH]["spec"]["renewTime"] > renewed)
-    lease.check()
+    election.check()
     server.fault = lambda request: status(503, "ServiceUnavailable") if request.method == "PUT" else None
     clock.now += DEADLINE_SECONDS + 1
-    with pytest.raises(LeaseLost):
-        lease.check()
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeadershipLost):
+        election.check()
+    with pytest.raises(LeadershipLost):
         await asyncio.wait_for(keeping, 10)
 
 
 async def test_taking_goes_on_through_errors(server: FakeServer, api: Api) -> None:
     server.fault = lambda _: status(403, "Forbidden", "no rights yet")
-    lease = Lease(api, "n", "l", "me")
-    waiting = asyncio.create_task(lease.acquire())
+    election = LeaderElection(api, "n", "l", "me")
+    waiting = asyncio.create_task(election.acquire())
     await until(lambda: server.count("GET") > 2)
-    assert lease.problem.startswith("cannot take the Lease n/l: GET")
-    assert lease.problem.endswith("no rights yet")
+    assert election.problem.startswith("cannot take the Lease n/l: GET")
+    assert election.problem.endswith("no rights yet")
     server.fault = lambda _: web.Response(status=502, text="<html>")
     asked = server.count("GET")
     await until(lambda: server.count("GET") > asked + 2)
     server.fault = lambda _: None
     await asyncio.wait_for(waiting, 10)
-    assert lease.problem == ""
+    assert election.problem == ""
 
 
 async def test_a_release_that_fails_says_so(server: FakeServer, api: Api) -> None:
-    lease = Lease(api, "n", "l", "me")
-    await lease.acquire()
+    election = LeaderElection(api, "n", "l", "me")
+    await election.acquire()
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
     with pytest.raises(ApiError, match="Conflict"):
-        await lease.release()
+        await election.release()
 
 
 POD = "/api/v1/namespaces/n/pods/former"
@@ -205,9 +205,9 @@ async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_need
     if ended:
         await server.put(POD, ended)
     clock = Clock()
-    lease = Lease(api, "n", "l", "me", clock)
-    waiting = asyncio.create_task(lease.acquire())
-    await until(lambda: lease.problem == "waiting: former holds the Lease n/l, but its pod has ended")
+    election = LeaderElection(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(election.acquire())
+    await until(lambda: election.problem == "waiting: former holds the Lease n/l, but its pod has ended")
     clock.now += GONE_SECONDS - 1
     looks = server.count(f"GET {PATH}")
     await until(lambda: server.count(f"GET {PATH}") > looks + 2)
@@ -221,7 +221,7 @@ async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_need
     assert not waiting.done()
     clock.now += 2
     await asyncio.wait_for(waiting, 10)
-    assert (lease.problem, server.objects[PATH]["spec"]["holderIdentity"]) == ("", "me")
+    assert (election.problem, server.objects[PATH]["spec"]["holderIdentity"]) == ("", "me")
 
 
 async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: Api) -> None:
@@ -230,12 +230,12 @@ async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: 
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
     await server.put(POD, PHASES)
     clock = Clock()
-    lease = Lease(api, "n", "l", "me", clock)
-    waiting = asyncio.create_task(lease.acquire())
+    election = LeaderElection(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(election.acquire())
     await until(lambda: server.count(f"GET {POD}") > 2)
-    assert lease.problem == ""
+    assert election.problem == ""
     await server.put(POD, {**PHASES, "metadata": {**PHASES["metadata"], "deletionTimestamp": "now"}})
-    await until(lambda: lease.problem.endswith("its pod is being deleted"))
+    await until(lambda: election.problem.endswith("its pod is being deleted"))
     clock.now += GONE_SECONDS + 1
     looks = server.count(f"GET {POD}")
     await until(lambda: server.count(f"GET {POD}") > looks + 2)
@@ -252,13 +252,13 @@ async def test_a_holder_of_whom_nothing_is_known_has_the_lease_s_own_time(
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
     server.fault = lambda request: status(403, "Forbidden") if request.path == POD else None
     clock = Clock()
-    lease = Lease(api, "n", "l", "me", clock)
-    waiting = asyncio.create_task(lease.acquire())
-    await until(lambda: lease.holder == holder)
+    election = LeaderElection(api, "n", "l", "me", clock)
+    waiting = asyncio.create_task(election.acquire())
+    await until(lambda: election.holder == holder)
     clock.now += DURATION_SECONDS - 1
     looks = server.count(f"GET {PATH}")
     await until(lambda: server.count(f"GET {PATH}") > looks + 2)
-    assert (waiting.done(), lease.problem) == (False, "")
+    assert (waiting.done(), election.problem) == (False, "")
     clock.now += 2
     await asyncio.wait_for(waiting, 10)
 

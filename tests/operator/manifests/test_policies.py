@@ -198,7 +198,7 @@ def _allowed(world: World, evicted: Obj) -> list[int]:
 
 def policies(settings: Settings = SETTINGS, spec: Obj = SPEC) -> list[Obj]:
     world = World(spec, settings)
-    return [obj for obj in world.plan().objects if obj["kind"] == "NetworkPolicy"]
+    return [obj for obj in world.desired_state().objects if obj["kind"] == "NetworkPolicy"]
 
 
 def may(rules: Iterable[Obj], source: Peer, target: Peer, port: int, protocol: str = "TCP") -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.operator.world import SETTINGS, Obj, World, merged, v4deployment
 from v4_core.kubernetes import REVISION_LABEL
-from v4_operator.desired import plan
+from v4_operator.desired import desired_state
 from v4_operator.observed.live import Observed
 from v4_operator.spec.v4deployment import Spec
 from v4_operator.state.revision import revision
@@ -49,7 +49,7 @@ CLASSES: list[tuple[str, Obj, Obj]] = [
 
 def workers(spec: Obj) -> dict[str, Any]:
     """Templates of worker Deployments by name."""
-    made = plan(v4deployment(spec), Observed(World().now), SETTINGS)
+    made = desired_state(v4deployment(spec), Observed(World().now), SETTINGS)
     found = [obj for obj in made.objects if obj["kind"] == "Deployment"]
     return {d["metadata"]["name"]: d["spec"]["template"] for d in found if REVISION_LABEL in d["metadata"]["labels"]}
 

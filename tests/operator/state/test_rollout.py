@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 
 from tests.operator.world import World
 from v4_operator.spec.size import Size
-from v4_operator.state.rollout import Generation, Wish, best, complete, outage, targets
+from v4_operator.state.rollout import RevisionState, Wish, best, complete, outage, targets
 
 
-def serving(revision: str, prefill: int, decode: int, made: str = "1") -> Generation:
+def serving(revision: str, prefill: int, decode: int, made: str = "1") -> RevisionState:
     size = Size(prefill, decode)
-    return Generation(revision, size, size, size, probed=True, settled=True, made=made)
+    return RevisionState(revision, size, size, size, probed=True, settled=True, made=made)
 
 
-def starting(revision: str, prefill: int, decode: int, made: str = "2") -> Generation:
+def starting(revision: str, prefill: int, decode: int, made: str = "2") -> RevisionState:
     size = Size(prefill, decode)
-    return Generation(revision, size, pods=size, made=made)
+    return RevisionState(revision, size, pods=size, made=made)
 
 
-NEW = Generation("new")
-TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
+NEW = RevisionState("new")
+TABLE: dict[str, tuple[Wish, RevisionState, list[RevisionState], dict[str, Size]]] = {
     "the first revision comes up whole": (Wish(Size(2, 3)), NEW, [], {"new": Size(2, 3)}),
     "zero is a size": (Wish(Size(0, 0)), NEW, [], {"new": Size(0, 0)}),
     "a scale is nothing but another size": (Wish(Size(1, 5)), serving("new", 1, 2), [], {"new": Size(1, 5)}),
@@ -31,14 +31,14 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
         Wish(Size(2, 3)), NEW, [serving("old", 2, 3)], {"new": Size(2, 3), "old": Size(2, 3)},
     ),
     "surge: ready but not probed is not enough": (
-        Wish(Size(1, 1)), Generation("new", Size(1, 1), Size(1, 1), Size(1, 1)), [serving("old", 1, 1)],
+        Wish(Size(1, 1)), RevisionState("new", Size(1, 1), Size(1, 1), Size(1, 1)), [serving("old", 1, 1)],
         {"new": Size(1, 1), "old": Size(1, 1)},
     ),
     "surge: ready and probed ends the old, its decode workers last": (
         Wish(Size(1, 2)), serving("new", 1, 2), [serving("old", 1, 2)], {"new": Size(1, 2), "old": Size(0, 2)},
     ),
     "surge: decode workers go once the prefill pods are gone": (
-        Wish(Size(1, 2)), serving("new", 1, 2), [Generation("old", Size(0, 2), Size(0, 2), Size(0, 2))],
+        Wish(Size(1, 2)), serving("new", 1, 2), [RevisionState("old", Size(0, 2), Size(0, 2), Size(0, 2))],
         {"new": Size(1, 2)},
     ),
     "pairs go at once, since both workers are of one pod": (
@@ -59,10 +59,10 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
         {"new": Size(1, 1), "old": Size(1, 1), "middle": Size(0, 1)},
     ),
     "what never served is not kept": (
-        Wish(Size(1, 1)), NEW, [Generation("old", Size(1, 1))], {"new": Size(1, 1)},
+        Wish(Size(1, 1)), NEW, [RevisionState("old", Size(1, 1))], {"new": Size(1, 1)},
     ),
     "what served once is kept though it is not ready now": (
-        Wish(Size(1, 1)), NEW, [Generation("old", Size(1, 1), settled=True)], {"new": Size(1, 1), "old": Size(1, 1)},
+        Wish(Size(1, 1)), NEW, [RevisionState("old", Size(1, 1), settled=True)], {"new": Size(1, 1), "old": Size(1, 1)},
     ),
     "a revert: what is complete takes over at once": (
         Wish(Size(2, 2)), serving("old", 2, 2), [starting("new", 2, 2)], {"old": Size(2, 2), "new": Size(0, 2)},
@@ -71,29 +71,29 @@ TABLE: dict[str, tuple[Wish, Generation, list[Generation], dict[str, Size]]] = {
         Wish(Size(1, 2), startable=False), NEW, [serving("old", 1, 1), starting("middle", 1, 1)],
         {"old": Size(1, 2), "middle": Size(0, 1)},
     ),
-    "replace: the first step makes room": (
+    "replace: the first stage makes room": (
         Wish(Size(2, 4), replace=True), NEW, [serving("old", 2, 4)], {"new": Size(0, 0), "old": Size(1, 2)},
     ),
-    "replace: a step is the nearest number of each role": (
+    "replace: a stage is the nearest number of each role": (
         Wish(Size(3, 5), replace=True), NEW, [serving("old", 3, 5)], {"new": Size(0, 0), "old": Size(2, 3)},
     ),
     "replace: the room is taken once it is free": (
-        Wish(Size(2, 4), replace=True), Generation("new"), [serving("old", 1, 2)],
+        Wish(Size(2, 4), replace=True), RevisionState("new"), [serving("old", 1, 2)],
         {"new": Size(1, 2), "old": Size(1, 2)},
     ),
-    "replace: a step waits for its probe": (
+    "replace: a stage waits for its probe": (
         Wish(Size(2, 4), replace=True), starting("new", 1, 2), [serving("old", 1, 2)],
         {"new": Size(1, 2), "old": Size(1, 2)},
     ),
-    "replace: the last step ends the old": (
+    "replace: the last stage ends the old": (
         Wish(Size(2, 4), replace=True), serving("new", 1, 2), [serving("old", 1, 2)],
         {"new": Size(1, 2), "old": Size(0, 2)},
     ),
     "replace: nothing grows while the last old workers end": (
-        Wish(Size(2, 4), replace=True), serving("new", 1, 2), [Generation("old", pods=Size(1, 1))],
+        Wish(Size(2, 4), replace=True), serving("new", 1, 2), [RevisionState("old", pods=Size(1, 1))],
         {"new": Size(1, 3)},
     ),
-    "replace: room beyond the step is used": (
+    "replace: room beyond the stage is used": (
         Wish(Size(4, 4), replace=True), NEW, [serving("old", 1, 1)], {"new": Size(3, 3), "old": Size(1, 1)},
     ),
     "replace: one worker of a role means that the old one goes first": (
@@ -118,13 +118,13 @@ def test_the_best_old_revision_is_the_one_that_serves_most() -> None:
     assert best([]) is None
     assert best([serving("a", 1, 1), serving("b", 2, 2)]) == serving("b", 2, 2)
     assert best([serving("a", 1, 1, made="2"), serving("b", 1, 1, made="1")]) == serving("b", 1, 1, made="1")
-    unprobed = Generation("b", Size(3, 3), Size(3, 3), Size(3, 3))
+    unprobed = RevisionState("b", Size(3, 3), Size(3, 3), Size(3, 3))
     assert best([unprobed, serving("a", 1, 1)]) == serving("a", 1, 1)
 
 
 def test_complete_needs_no_probe_of_what_cannot_be_probed() -> None:
-    assert complete(Size(0, 2), Generation("a", ready=Size(0, 2)))
-    assert not complete(Size(1, 2), Generation("a", ready=Size(1, 2)))
+    assert complete(Size(0, 2), RevisionState("a", ready=Size(0, 2)))
+    assert not complete(Size(1, 2), RevisionState("a", ready=Size(1, 2)))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_outage_is_known_beforehand(prefill: int, decode: int, replace: bool, ex
 def test_replace_goes_to_its_end_and_keeps_pairs_on_both_sides(prefill: int, decode: int) -> None:
     """Each pool's workers appear and end at once; what is counted is only what was asked for."""
     wish = Wish(Size(prefill, decode), replace=True)
-    old, new = serving("old", prefill, decode), Generation("new")
+    old, new = serving("old", prefill, decode), RevisionState("new")
     for _ in range(4 * (prefill + decode)):
         sizes = targets(wish, new, [old] if old.asked != Size(0, 0) else [])
         asked_old, asked_new = sizes.get("old", Size(0, 0)), sizes["new"]
@@ -179,7 +179,7 @@ def act(world: World, action: tuple[str, Any]) -> int:
     kind, value = action
     if kind == "change":
         world.change({"model": {"revision": value[0]}})
-        revision = world.plan().status["revision"]
+        revision = world.desired_state().status["revision"]
         world.broken, world.unprobed = world.broken - {revision}, world.unprobed - {revision}
         {"broken": world.broken, "unprobed": world.unprobed}.get(value[1], set()).add(revision)
     elif kind == "size":
@@ -210,9 +210,9 @@ def serving_pairs(world: World, asked: dict[str, int] | None = None) -> int:
 
 
 def check_step(world: World, replace: bool) -> None:
-    """One reconcile, and what must hold of the step that it takes."""
+    """One reconcile, and what must hold of the stage that it takes."""
     before, asked_before = serving_pairs(world), world.sizes()
-    made = world.plan()
+    made = world.desired_state()
     asked = {
         obj["metadata"]["name"]: obj["spec"]["replicas"]
         for obj in made.objects
@@ -368,7 +368,7 @@ def test_an_old_revision_in_the_middle_of_a_change_of_its_pods_is_kept_though_no
     assert decode["status"]["conditions"][0]["reason"] != "NewReplicaSetAvailable"
     assert (world.ready_pairs(first), len(world.pods(role="decode"))) == (0, 1)
     world.change({"model": {"revision": "b"}})
-    second = world.plan().status["revision"]
+    second = world.desired_state().status["revision"]
     for _ in range(5):
         world.reconcile()
         assert world.sizes() == {f"demo-{role}-{each}": 1 for role in ("prefill", "decode") for each in (first, second)}

@@ -1,6 +1,6 @@
 """A plan of a few objects, for tests of what carries plans out.
 
-`python -m tests.operator.small_plan CONFIG RENEW_SECONDS` serves by it, and renews its Lease so often.
+`python -m tests.operator.few_objects CONFIG RENEW_SECONDS` serves by it, and renews its Lease so often.
 The labels of a V4Deployment steer it: `config: no` plans no ConfigMap.
 """
 
@@ -13,7 +13,7 @@ from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_L
 from v4_core.logs import configure
 from v4_core.settings import load
 from v4_operator.config import OperatorConfig
-from v4_operator.desired import Plan
+from v4_operator.desired import DesiredState
 from v4_operator.kube import leader_election
 from v4_operator.manifests.settings import Settings
 from v4_operator.observed.compare import CREATE_ONLY_ANNOTATION
@@ -22,7 +22,7 @@ from v4_operator.process import run
 from v4_operator.spec.v4deployment import V4Deployment
 
 
-def small_plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Plan:
+def few_objects(v4d: V4Deployment, observed: Observed, settings: Settings) -> DesiredState:
     """A Secret, a ServiceAccount, a claim, a ConfigMap, a Service, two Deployments and a disruption budget."""
     names = ["prefill", "decode"]
     live = {(child["kind"], child["metadata"]["name"]): child for child in observed.children}
@@ -38,7 +38,7 @@ def small_plan(v4d: V4Deployment, observed: Observed, settings: Settings) -> Pla
     wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in objects}
     prunable = {"ConfigMap", "Deployment", "Service"}
     stale = tuple(obj for key, obj in live.items() if key not in wanted and obj["kind"] in prunable)
-    return Plan(tuple(objects), stale, status(v4d, observed, len(names)))
+    return DesiredState(tuple(objects), stale, status(v4d, observed, len(names)))
 
 
 def status(v4d: V4Deployment, observed: Observed, wanted: int) -> dict[str, Any]:
@@ -126,4 +126,4 @@ if __name__ == "__main__":
     config = load(OperatorConfig, Path(sys.argv[1]), {})
     leader_election.RENEW_SECONDS = float(sys.argv[2])
     configure(config.log_format)
-    run(dataclasses.replace(config, health_host="127.0.0.1"), small_plan)
+    run(dataclasses.replace(config, health_host="127.0.0.1"), few_objects)
