@@ -16,7 +16,7 @@ from playwright.async_api import Browser
 from rich.console import Console
 
 from tests.browser import browser
-from v4_cli.top import look
+from v4_cli.top import fetch_facts
 from v4_cli.top_view import frame
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -36,7 +36,7 @@ def top(url: str) -> None:
     """A frame of 80 columns, as SVG without anything from elsewhere; its window is the one that the pages looked at."""
     with open(os.devnull, "w") as nowhere:
         console = Console(width=80, record=True, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(frame(url, look(url), 80))
+        console.print(frame(url, fetch_facts(url), 80))
         drawn = console.export_svg(title="v4serve top")
     own_fonts = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
     (IMAGES / "top.svg").write_text(own_fonts, encoding="utf-8")

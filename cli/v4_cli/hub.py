@@ -1,10 +1,10 @@
 """Downloads one commit of a Hugging Face repository into a folder: resumable, and verified file by file.
 
-`huggingface_hub` brings the bytes and goes on where an earlier run stopped; it checks sizes, not content. Here every
-file is hashed against what the repository's index says of the commit. A marker file in the folder is written last, so
-that who finds it finds all files whole. What is whole stays as it is, even if its branch moves on: workers may be
-reading it, and another commit's files among them would be no model. Knows no model: only which kinds of files a
-checkpoint consists of.
+`huggingface_hub` downloads the files and resumes where an earlier run stopped, but it checks sizes, not content. This
+module compares the hash of every file with the one that the repository states for the commit. A marker file is written
+last, so a folder with the marker has all files, complete. A complete folder is never changed, even if its branch has
+new commits: workers may be reading it, and files of two commits together are not a valid model. This module does not
+know models, only which kinds of files a checkpoint consists of.
 """
 
 import errno
@@ -40,60 +40,60 @@ from v4_core.errors import ConfigError
 log = logging.getLogger("v4serve.fetch")
 
 MARKER = ".v4serve-complete.json"
-# Weights as safetensors only: pickles can run code, and would double what is downloaded.
+# Weights only as safetensors: pickle files can run code, and would double the size of the download.
 WANTED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.md", "LICENSE*")
 _WORKERS = 8
 _REPORT_SECONDS = 10.0
-_PIECE = 8 << 20
-_TRIES = 6  # in a row without a byte more
-_PAUSE_SECONDS = 2.0  # before the second try; doubled for each further one
-_CHECK_ENDPOINT = "set HF_ENDPOINT to the address of one, or leave it out"
-_PASSES = 2  # over files whose content was wrong
+_PIECE = 8 << 20  # bytes
+_TRIES = 6  # failures in a row, without progress, after which the download fails
+_PAUSE_SECONDS = 2.0  # before the first retry; doubled for each further one
+_CHECK_ENDPOINT = "set HF_ENDPOINT to the address of a hub, or leave it unset"
+_PASSES = 2  # downloads of a file whose content is wrong
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of the commit: what its bytes must be."""
+    """A file of the commit, with the hash that its content must have."""
 
     name: str
-    size: int
-    algorithm: str  # sha256 of the bytes, or git-sha1 of git's blob object
+    size: int  # bytes
+    algorithm: str  # sha256, of the content; or git-sha1, of the file's git blob object
     digest: str
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What a branch, tag or commit id stands for now."""
+    """The commit to which a revision, which may be a branch, tag or commit id, resolved."""
 
     id: str
     files: tuple[RemoteFile, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Bytes of all files together."""
         return sum(file.size for file in self.files)
 
 
 def fetch(repository: str, revision: str, into: Path, *, pause_seconds: float = _PAUSE_SECONDS) -> None:
-    """Have every file of the revision in `into`, whole and verified. Raises ConfigError, FetchError.
+    """Downloads every file of the revision to `into`, and verifies it. Raises ConfigError or FetchError.
 
-    What a run before brought is kept. Reads HF_ENDPOINT and HF_TOKEN, as every tool of Hugging Face does.
+    Files that an earlier run downloaded are kept. The environment variables HF_ENDPOINT and HF_TOKEN apply.
     """
     if kept := whole_commit(into, repository, revision):
-        log.info("%s at %s is complete already", repository, kept[:12])
+        log.info("%s at %s is already complete", repository, kept[:12])
         return
     disable_progress_bars()
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # below, it writes addresses, some of which are signed
-    commit = _again(lambda: _resolve(repository, revision), lambda: 0, pause_seconds)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # at INFO it logs URLs, some of which are signed
+    commit = _retry(lambda: _resolve(repository, revision), lambda: 0, pause_seconds)
     _make_room(into, commit)
     (into / MARKER).unlink(missing_ok=True)
     wrong: Sequence[RemoteFile] = commit.files
     for _ in range(_PASSES):
         log.info("fetching %d of %d files of %s at %s", len(wrong), len(commit.files), repository, commit.id[:12])
         with _Reports(into, commit):
-            _again(lambda: _download(repository, commit, into), lambda: present_bytes(into), pause_seconds)
+            _retry(lambda: _download(repository, commit, into), lambda: present_bytes(into), pause_seconds)
         log.info("verifying %.1f GB", commit.size / 1e9)
         wrong = verify(into, commit.files)
         if not wrong:
@@ -101,36 +101,38 @@ def fetch(repository: str, revision: str, into: Path, *, pause_seconds: float = 
             log.info("%s at %s is complete: %.1f GB", repository, commit.id[:12], commit.size / 1e9)
             return
         for file in wrong:
-            log.warning("%s is not what the repository says: fetching it again", file.name)
+            log.warning("%s does not have the hash that the repository states: fetching it again", file.name)
             (into / file.name).unlink(missing_ok=True)
     names = ", ".join(file.name for file in wrong)
-    raise FetchError(f"{names}: the bytes do not have the hash that {repository} states for {commit.id}; try later")
+    raise FetchError(
+        f"{names}: the content does not have the hash that {repository} states for {commit.id}: try again later"
+    )
 
 
 def whole_commit(into: Path, repository: str, revision: str) -> str:
-    """The commit that an earlier run verified here for this revision, if its files still have their sizes; else empty.
+    """Returns the commit that an earlier run verified in this folder for this revision, or "".
 
-    Asks nobody: the marker says what belongs to it.
+    Reads the marker file and compares the files' sizes with it; does not access the network.
     """
     try:
         marker = json.loads((into / MARKER).read_text(encoding="utf-8"))
-        asked, commit, sizes = (marker["repository"], marker["revision"]), str(marker["commit"]), dict(marker["files"])
-    except (OSError, ValueError, TypeError, KeyError):  # none, or not ours
+        source, commit, sizes = (marker["repository"], marker["revision"]), str(marker["commit"]), dict(marker["files"])
+    except (OSError, ValueError, TypeError, KeyError):  # there is no marker, or it is invalid
         return ""
-    same = asked == (repository, revision) and all(_size(into / name) == size for name, size in sizes.items())
+    same = source == (repository, revision) and all(_size(into / name) == size for name, size in sizes.items())
     return commit if same else ""
 
 
 def verify(into: Path, files: Iterable[RemoteFile]) -> list[RemoteFile]:
-    """The files whose content is not what it must be."""
+    """Returns the files whose content does not have the stated hash."""
     listed = list(files)
     with ThreadPoolExecutor(_WORKERS) as threads:
-        right = list(threads.map(lambda file: digest(into / file.name, file.algorithm) == file.digest, listed))
-    return [file for file, is_right in zip(listed, right, strict=True) if not is_right]
+        matches = list(threads.map(lambda file: digest(into / file.name, file.algorithm) == file.digest, listed))
+    return [file for file, match in zip(listed, matches, strict=True) if not match]
 
 
 def digest(path: Path, algorithm: str) -> str:
-    """Of a file's bytes; git-sha1 also covers git's header, which says the size."""
+    """Returns the hex digest of a file; that of git-sha1 is of git's blob object, which begins with the size."""
     if algorithm == "sha256":
         state = hashlib.sha256()
     else:
@@ -142,7 +144,7 @@ def digest(path: Path, algorithm: str) -> str:
 
 
 def present_bytes(into: Path) -> int:
-    """Of whole and of partly downloaded files."""
+    """Returns the bytes of all files in the folder, including partly downloaded ones."""
     return sum(_size(path) for path in into.rglob("*") if path.is_file())
 
 
@@ -151,18 +153,18 @@ def _resolve(repository: str, revision: str) -> Commit:
         info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     except GatedRepoError:
         raise ConfigError(
-            f"{repository} is gated: accept its terms on its page and give a token of that account in HF_TOKEN"
+            f"{repository} is gated: accept its terms on its page, and set HF_TOKEN to a token of the same account"
         ) from None
     except RevisionNotFoundError:
         raise ConfigError(f"{repository} has no revision {revision!r}: give a branch, a tag or a commit") from None
     except RepositoryNotFoundError:
         raise ConfigError(
-            f"{repository} does not exist or is private: check the name, or give a token that may read it in HF_TOKEN"
+            f"{repository} does not exist or is private: check the name, or set HF_TOKEN to a token that may read it"
         ) from None
     except HFValidationError:
-        raise ConfigError(f"{repository!r} is no repository: write OWNER/NAME") from None
-    except ValueError:  # in place of JSON, such as a proxy's page
-        raise FetchError(f"{ENDPOINT} does not answer as a hub does: {_CHECK_ENDPOINT}") from None
+        raise ConfigError(f"{repository!r} is not the name of a repository: give OWNER/NAME") from None
+    except ValueError:  # the answer is not JSON, but for example a proxy's page
+        raise FetchError(f"the answer of {ENDPOINT} is not that of a Hugging Face hub: {_CHECK_ENDPOINT}") from None
     files = tuple(
         RemoteFile(s.rfilename, s.size or 0, "sha256", s.lfs.sha256)
         if s.lfs
@@ -171,9 +173,11 @@ def _resolve(repository: str, revision: str) -> Commit:
         if any(fnmatch(s.rfilename, pattern) for pattern in WANTED)
     )
     if odd := [file.name for file in files if ".." in PurePosixPath(file.name).parts or file.name.startswith("/")]:
-        raise ConfigError(f"{repository} holds a file named {odd[0]!r}: refused, since it would lie outside the folder")
+        raise ConfigError(
+            f"{repository} has a file named {odd[0]!r}, which would be written outside the folder: not downloaded"
+        )
     if info.sha is None or not any(file.name.endswith(".safetensors") for file in files):
-        raise ConfigError(f"{repository} at {revision} holds no .safetensors file: it is no checkpoint for v4serve")
+        raise ConfigError(f"{repository} at {revision} has no .safetensors file: give a repository with a checkpoint")
     return Commit(info.sha, files)
 
 
@@ -186,19 +190,23 @@ def _make_room(into: Path, commit: Commit) -> None:
         raise ConfigError(f"cannot write to {into}: {error.strerror}") from error
     if missing > free:
         raise ConfigError(
-            f"{into} has {free / 1e9:.1f} GB free and {missing / 1e9:.1f} GB are still to come: give it a larger volume"
+            f"{into} has {free / 1e9:.1f} GB free, but {missing / 1e9:.1f} GB are still to be downloaded: give it a "
+            "larger volume"
         )
 
 
 def _download(repository: str, commit: Commit, into: Path) -> None:
     snapshot_download(repository, revision=commit.id, local_dir=into, allow_patterns=list(WANTED), max_workers=_WORKERS)
     missing = [file.name for file in commit.files if not (into / file.name).is_file()]
-    if missing:  # an unreachable hub is no error to the library when the folder holds something
-        raise ConnectionError(f"{len(missing)} files are still missing, {missing[0]} for one")
+    if missing:  # if the folder has files, the library reports no error when the hub cannot be reached
+        raise ConnectionError(f"{len(missing)} files are still missing, among them {missing[0]}")
 
 
-def _again(work: Callable[[], T], progress: Callable[[], int], pause_seconds: float) -> T:
-    """`work`, tried again as long as each try brings bytes, and some times beyond. Raises FetchError."""
+def _retry(work: Callable[[], T], progress: Callable[[], int], pause_seconds: float) -> T:
+    """Returns the result of `work`, retried after errors.
+
+    Raises FetchError after _TRIES failures in a row in which `progress`, a number of bytes, did not grow.
+    """
     tries, before = 0, progress()
     while True:
         try:
@@ -209,22 +217,24 @@ def _again(work: Callable[[], T], progress: Callable[[], int], pause_seconds: fl
             tries = 1 if after > before else tries + 1
             before = after
             if tries >= _TRIES:
-                raise FetchError(f"the download does not get on: {' '.join(str(error).split())}") from error
+                raise FetchError(
+                    f"the download makes no progress after {tries} tries: {' '.join(str(error).split())}"
+                ) from error
             log.warning("%s; trying again", " ".join(str(error).split())[:300])
             time.sleep(pause_seconds * 2 ** (tries - 1))
 
 
 def _raise_if_final(error: Exception) -> None:
-    """What another try cannot mend."""
-    told = " ".join(str(error).split())
+    """Raises ConfigError or FetchError if a retry cannot succeed after this error."""
+    message = " ".join(str(error).split())
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
         if 400 <= status < 500 and status not in (408, 429):
-            raise FetchError(f"the hub refuses: {told}") from error
+            raise FetchError(f"the hub refuses the request: {message}") from error
     elif isinstance(error, httpx2.UnsupportedProtocol):
-        raise ConfigError(f"{ENDPOINT!r} is no http:// or https:// address: {_CHECK_ENDPOINT}") from error
+        raise ConfigError(f"{ENDPOINT!r} is not an http:// or https:// address: {_CHECK_ENDPOINT}") from error
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-        raise ConfigError(f"cannot write: {told}; give a writable volume with more room") from error
+        raise ConfigError(f"cannot write: {message}; give a writable volume with more free space") from error
 
 
 def _mark(into: Path, repository: str, revision: str, commit: Commit) -> None:
@@ -242,7 +252,7 @@ def _size(path: Path) -> int:
 
 
 class _Reports:
-    """A line of progress every few seconds while a download runs."""
+    """Logs the progress of a download every few seconds, as a context manager."""
 
     def __init__(self, into: Path, commit: Commit) -> None:
         self._into, self._commit = into, commit

@@ -1,6 +1,7 @@
-"""`v4serve top`: what one router and its workers do, in a terminal, until q or Ctrl-C.
+"""`v4serve top`: a live view of one router and its workers in a terminal, until q or Ctrl-C.
 
-Asks /facts, as the router's own page does. How it looks is top_view.py's matter.
+Fetches /facts every second, as the router's page does; top_view.py draws it. Uses urllib, because httpx is not in the
+router's image, in which this command runs too.
 """
 
 import http.client
@@ -30,29 +31,31 @@ from v4_router.facts import Facts, from_json
 
 URL = "http://127.0.0.1:8000"
 _EVERY_SECONDS = 1.0
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 
-# As v4serve's other clients: what environment variables name as a proxy is not meant for a forwarded port.
+# As in v4serve's other clients, the environment's proxy is not used: it is not meant for a forwarded port.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def top(
-    url: Annotated[str, typer.Argument(help="Of a router: its API port without keys, or its monitoring port.")] = URL,
+    url: Annotated[
+        str, typer.Argument(help="URL of a router's monitoring port, or of its API port if it has no API keys.")
+    ] = URL,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look for 1 s, print one frame, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Observe for 1 s, print one frame, and exit.")] = False,
 ) -> None:
     """Watch one router and its workers: occupancy, rates, latencies, prefix hits, transfers.
 
-    Rates and latencies are of this one router, the rest is of all workers that it knows. q or Ctrl-C ends it.
+    Rates and latencies are those of this router; loads are those of all workers it knows. q or Ctrl-C ends it.
 
     On Kubernetes: kubectl port-forward deploy/NAME-router 9100, then v4serve top http://127.0.0.1:9100
     """
     url = base(url)
     console = Console()
-    first = look(url)
+    first = fetch_facts(url)
     if once:
         time.sleep(_EVERY_SECONDS)
-        console.print(frame(url, look(url), console.width))
+        console.print(frame(url, fetch_facts(url), console.width))
         return
     if not console.is_terminal:
         raise ConfigError("top needs a terminal: use --once to print one frame")
@@ -61,66 +64,68 @@ def top(
 
 
 def watch(url: str, known: Facts, live: Live, pressed: Callable[[float], str]) -> None:
-    """Draw until q is pressed; `pressed` waits so many seconds for a key. A router that is silent is asked again."""
-    silent, heard = "", _clock()
+    """Draws every second until q is pressed; keeps the last facts, and retries, while the router does not answer.
+
+    `pressed` waits that many seconds for a key, and returns it or "".
+    """
+    stale, answered = "", _clock()
     while True:
         size = live.console.size
-        live.update(frame(url, known, size.width, size.height, silent), refresh=True)
+        live.update(frame(url, known, size.width, size.height, stale), refresh=True)
         try:
             if pressed(_EVERY_SECONDS) in ("q", "Q"):
                 return
-            known = look(url)
-            silent, heard = "", _clock()
+            known = fetch_facts(url)
+            stale, answered = "", _clock()
         except Unreachable as error:
-            silent = f"no answer since {heard}: {error.reason}"
+            stale = f"no answer since {answered}: {error.reason}"
 
 
 def _clock() -> str:
     return time.strftime("%H:%M:%S")
 
 
-def look(url: str) -> Facts:
-    """Ask a router. Raises Unreachable."""
+def fetch_facts(url: str) -> Facts:
+    """Returns a router's facts. Raises Unreachable."""
     try:
-        with _opener.open(f"{url}/facts", timeout=_PATIENCE_SECONDS) as answer:
+        with _opener.open(f"{url}/facts", timeout=_TIMEOUT_SECONDS) as answer:
             return from_json(json.load(answer))
     except urllib.error.HTTPError as error:
         error.close()
         hint = _other_port() if error.code == 401 else _other_version()
         raise Unreachable(url, f"it answers {error.code} to /facts", hint) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(url, _why(error), _start()) from None
+        raise Unreachable(url, _reason(error), _start()) from None
     except (ValueError, KeyError, TypeError):
-        raise Unreachable(url, "what answers is no router, or one of another version", _other_version()) from None
+        raise Unreachable(url, "the answer is not that of a router of this version", _other_version()) from None
 
 
 def _start() -> str:
-    return f"start one with `make serve`; to reach one on Kubernetes: {_forwarded()}"
+    return f"start a router with `make serve`, or on Kubernetes run {_port_forward()}"
 
 
 def _other_port() -> str:
-    return (
-        "an API port that demands keys shows nothing here: ask the router's monitoring port; on Kubernetes: "
-        f"{_forwarded()}"
-    )
+    return f"it demands an API key: give the URL of its monitoring port; on Kubernetes run {_port_forward()}"
 
 
 def _other_version() -> str:
-    return f"give the API or monitoring port of a router of this version; on Kubernetes: {_forwarded()}"
+    return f"give the API or monitoring port of a router of this version; on Kubernetes run {_port_forward()}"
 
 
-def _forwarded() -> str:
+def _port_forward() -> str:
     return f"kubectl port-forward deploy/NAME-router 9100, then {v4serve()} top http://127.0.0.1:9100"
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", error)
     return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
 
 
 def base(given: str) -> str:
-    """The address of a router as its clients need it, from what a user gave: http where no scheme is named, as curl
-    takes it, and without the /v1 that clients of its API end with. Raises ConfigError on what is no such address."""
+    """Returns the base URL of a router, given as a user writes it: the scheme may be missing, and /v1 may follow.
+
+    Raises ConfigError if it is not a URL of a router.
+    """
     url = given.strip() if "://" in given else f"http://{given.strip()}"
     try:
         parts = urlsplit(url)
@@ -129,13 +134,13 @@ def base(given: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(f"{given!r} is no address of a router: give one such as {URL}")
+        raise ConfigError(f"{given!r} is not the URL of a router: give one such as {URL}")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds for a key and returns it, or "" if none came; no echo meanwhile."""
+    """Turns off the terminal's echo, and yields a function that waits some seconds for a key; "" if none is pressed."""
     if not sys.stdin.isatty():
         yield _no_key
         return

@@ -1,7 +1,7 @@
-"""The workers of a pool as lines of `v4serve top`. Pure.
+"""Draws the workers of a pool as the lines of a table, for `v4serve top`. Pure.
 
-Where lines are too short for all columns, the less important ones go, and names stay legible. What comes from workers
-and other machines is shown as text, without markup or control characters.
+If the terminal is too narrow for all columns, the less important ones are left out, so that names stay legible. Text
+from other machines is shown without markup and control characters.
 """
 
 import re
@@ -13,27 +13,27 @@ from v4_cli.figures import number, percent
 from v4_router.facts import Worker
 
 PARTS = (("used", "█", "blue"), ("checkpoint", "▓", "magenta"), ("cached", "▒", "cyan"), ("free", "·", "dim"))
-WIDE = 80  # columns, from which everything has its place
+WIDE = 80  # width in characters from which nothing is left out
 
-_STATES = {"ready": "green", "down": "red"}  # others: yellow
-_NAME = 15  # columns of a name at least: what most addresses need
-_BAR = 12  # columns at 80; half of whatever is more is the bar's
+_STATES = {"ready": "green", "down": "red"}  # color by state; yellow for all others
+_NAME = 15  # least width of a name in characters, enough for most addresses
+_BAR = 12  # width of the bar at 80 characters; the bar also gets half of any additional width
 _SLOTS = "block slots"
 _FIRST_LEFT_OUT = ("tails", "leases", _SLOTS, "queued", "wait", "run", "used")
 
 
 def plain(text: str) -> str:
-    """Without control characters."""
+    """Replaces control characters."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def line(*parts: str | Text | tuple[str, str]) -> Text:
-    """One line, whatever the width."""
+    """Returns a line that is cut off, not wrapped, if it is too long."""
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def table(workers: Sequence[Worker], width: int) -> list[Text]:
-    """Titles, and a line for each."""
+    """Returns a line of titles and a line for each worker."""
     bar = _BAR + max(0, width - WIDE) // 2
     figures = [_figures(worker, bar) for worker in workers]
     state = max(len("state"), *(len(plain(worker.state)) for worker in workers))
@@ -51,7 +51,7 @@ def table(workers: Sequence[Worker], width: int) -> list[Text]:
 
 
 def _widths(figures: Sequence[dict[str, Text]], width: int) -> dict[str, int]:
-    """Of the columns, by title, that have room beside a name."""
+    """Returns the width by title of the columns for which there is room beside a name."""
     widths = {title: max(len(title), *(known[title].cell_len for known in figures)) for title in figures[0]}
     for title in _FIRST_LEFT_OUT:
         if _NAME + sum(1 + one for one in widths.values()) > width:
@@ -64,19 +64,19 @@ def _line(cells: Sequence[Text]) -> Text:
 
 
 def _cell(text: Text, width: int, title: str = "") -> Text:
-    """Figures stand to the right, all else to the left."""
+    """Cuts and aligns a cell's text: figures to the right, everything else to the left."""
     text.truncate(width, overflow="ellipsis")
     text.align("left" if title in ("", _SLOTS) else "right", width)
     return text
 
 
 def _end(name: str, width: int) -> Text:
-    """Of a name that is too long, the end: names of pods differ there."""
+    """Cuts a name that is too long at its beginning, since the names of pods differ at their ends."""
     return Text(name if len(name) <= width else f"…{name[1 - width :]}")
 
 
 def _figures(worker: Worker, bar: int) -> dict[str, Text]:
-    """What a worker has, by the title of its column."""
+    """Returns the cells of a worker by the title of their column."""
     return {
         _SLOTS: _bar(worker, bar),
         "used": Text(percent(worker.used / worker.slots if worker.slots else None)),
@@ -89,7 +89,7 @@ def _figures(worker: Worker, bar: int) -> dict[str, Text]:
 
 
 def _bar(worker: Worker, width: int) -> Text:
-    """Block slots by what they hold; what there is of a kind shows, however few."""
+    """Draws the shares of block slots by what they hold; every kind that there is gets at least one character."""
     bar, ends = Text(), 0
     total = 0
     for kind, sign, style in PARTS:
@@ -103,6 +103,6 @@ def _bar(worker: Worker, width: int) -> Text:
 
 
 def _reason(worker: Worker) -> str:
-    """Why it does not answer, without what stands beside it: role and address; and without gRPC's word for that."""
+    """Returns the error of a worker that is down, without its role and address, and without the gRPC status code."""
     cause = re.sub(rf"^\w+ worker {re.escape(worker.address)}: ", "", worker.error)
-    return plain(re.sub(r"^[A-Z_]+: ", "", cause)) or "no word"
+    return plain(re.sub(r"^[A-Z_]+: ", "", cause)) or "no reason known"

@@ -1,6 +1,6 @@
-"""One frame of `v4serve top`: facts as a rich renderable. Pure.
+"""Draws the facts of a router as one frame of `v4serve top`, a rich renderable. Pure.
 
-Where a terminal has too few lines, the less important ones are left out.
+If the terminal has too few lines, the less important ones are left out.
 """
 
 import time
@@ -14,22 +14,25 @@ from v4_cli.figures import NONE, count, duration, number, percent, rate, size
 from v4_cli.top_table import PARTS, WIDE, line, plain, table
 from v4_router.facts import Facts, Pool, Quantiles, Revision, Worker
 
-# Ranks of lines: those of the lowest are left out first, all of a rank at once.
+# The ranks of lines. Lines of the lowest rank are left out first, all lines of a rank together.
 _BLANK, _LEGEND, _SUMS, _LATENCIES = range(4)
 _RATES = range(9, 3, -1)
 _REVISIONS, _TITLES, _WORKERS, _ALWAYS = range(10, 14)
 
-_NAMES = 13  # columns of what rates are called
-_TIME = 6  # columns of a latency
+_NAMES = 13  # width of the names of rates, in characters
+_TIME = 6  # width of a latency, in characters
 
 _Ranked = tuple[int, Text]
 
 
-def frame(url: str, facts: Facts, width: int, height: int | None = None, silent: str = "") -> RenderableType:
-    """For a terminal of so many columns and, if known, rows. `silent`: why what is shown is old."""
+def frame(url: str, facts: Facts, width: int, height: int | None = None, stale: str = "") -> RenderableType:
+    """Returns a frame for a terminal of `width` columns and, if known, `height` rows.
+
+    `stale`: why the facts are not current; "" if they are.
+    """
     pools = [pool for pool in facts.pools if pool.workers]
-    why = line((plain(silent), "bold red"))
-    above = [(_ALWAYS, _head(url, facts, width, silent)), (_ALWAYS if silent else _BLANK, why)]
+    why = line((plain(stale), "bold red"))
+    above = [(_ALWAYS, _head(url, facts, width, stale)), (_ALWAYS if stale else _BLANK, why)]
     gone, room = -1, None
     if height is not None:
         ranks = [rank for rank, _ in (*above, *_below(facts, pools, width, None)) if rank != _WORKERS]
@@ -37,7 +40,7 @@ def frame(url: str, facts: Facts, width: int, height: int | None = None, silent:
     below = _kept(_below(facts, pools, width, room), gone)
     if gone > _BLANK:
         below.append(Text("…", "dim"))
-    for one in below if silent else ():
+    for one in below if stale else ():
         one.stylize("not bold dim")
     return Group(*_kept(above, gone), *below)
 
@@ -47,9 +50,9 @@ def _kept(lines: Sequence[_Ranked], gone: int) -> list[Text]:
 
 
 def fitting(ranks: Sequence[int], pools: Sequence[int], height: int) -> tuple[int, int]:
-    """Up to which rank lines are left out, and how many lines the workers of a pool have at most, so that it all fits.
+    """Returns the highest rank that is left out, and the most lines that a pool's workers get, so that the frame fits.
 
-    `ranks`: of all lines but those of workers, of which each pool has so many.
+    `ranks`: the ranks of all lines except those of workers. `pools`: the number of workers of each pool.
     """
     gone, least, free = -1, 0, 0
     for gone, least in (
@@ -65,27 +68,27 @@ def fitting(ranks: Sequence[int], pools: Sequence[int], height: int) -> tuple[in
 
 
 def _below(facts: Facts, pools: Sequence[Pool], width: int, room: int | None) -> list[_Ranked]:
-    """What stands below the head; the workers of a pool in at most so many lines."""
+    """Returns the lines below the head, with at most `room` lines for the workers of each pool."""
     lines = _service(facts, width)
     for pool in pools:
         lines += [(_BLANK, Text()), (_ALWAYS, _pool_line(pool)), *_workers(pool.workers, room, width)]
-    told = [one for one in facts.revisions if one.name or (not one.serves and one.error)]
-    revisions = [(_LEGEND if one.serves else _REVISIONS, _revision(one)) for one in told]
+    listed = [one for one in facts.revisions if one.name or (not one.serves and one.error)]
+    revisions = [(_LEGEND if one.serves else _REVISIONS, _revision(one)) for one in listed]
     return [*lines, (_BLANK, Text()), *revisions, (_LEGEND, _legend())]
 
 
-def _head(url: str, facts: Facts, width: int, silent: str) -> Text:
+def _head(url: str, facts: Facts, width: int, stale: str) -> Text:
     router = facts.router
     text, style = ("ready", "bold green") if router.ready else ("not ready", "bold red")
-    state = Text("no answer", "bold red") if silent else Text(text, style)
-    name = Text(plain(router.served_name), "dim" if silent else "")
+    state = Text("no answer", "bold red") if stale else Text(text, style)
+    name = Text(plain(router.served_name), "dim" if stale else "")
     name.truncate(max(1, width - len("v4serve ") - 2 - state.cell_len), overflow="ellipsis")
-    left = line(("v4serve ", "dim" if silent else "bold"), name, "  ", state)
+    left = line(("v4serve ", "dim" if stale else "bold"), name, "  ", state)
     return _beside(left, Text(f"{urlsplit(url).netloc}  {time.strftime('%H:%M:%S')}", "dim"), width)
 
 
 def _beside(left: Text, right: Text, width: int) -> Text:
-    """One at each end of a line; the left one alone where both have no room."""
+    """Returns a line with one text at each end; with the left one alone if there is no room for both."""
     between = width - left.cell_len - right.cell_len
     return line(left, " " * between, right) if between >= 2 else left
 
@@ -133,7 +136,7 @@ def _sums(facts: Facts) -> tuple[Text, Text]:
         line(
             f"{count(facts.retries, 'retry', 'retries')}, {count(facts.recomputations, 'prompt')} recomputed, "
             f"{count(facts.migrations, 'stream')} migrated",
-            (" since the router began", "dim"),
+            (" since the router started", "dim"),
         ),
     )
 
@@ -147,7 +150,7 @@ def _pool_line(pool: Pool) -> Text:
 
 
 def _workers(workers: Sequence[Worker], room: int | None, width: int) -> list[_Ranked]:
-    """Those that are not ready come first where some are left out."""
+    """Returns the lines of a pool's workers; if some are left out, those that are not ready come first."""
     left_out = 0 if room is None or len(workers) <= room else len(workers) - max(room, 2) + 1
     if left_out:
         workers = sorted(workers, key=lambda worker: worker.state == "ready")[:-left_out]
@@ -165,4 +168,4 @@ def _revision(one: Revision) -> Text:
 
 def _legend() -> Text:
     parts = [part for name, sign, style in PARTS for part in ((sign, style), f" {name}  ")]
-    return line(*parts, ("q ends", "dim"))
+    return line(*parts, ("q quits", "dim"))

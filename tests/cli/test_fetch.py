@@ -48,7 +48,7 @@ def test_a_checkpoint_comes_whole_and_a_second_run_brings_nothing(tmp_path: Path
         again = fetch(hub, tmp_path / "m")
         assert again.returncode == 0
         assert hub.ranges == []
-        assert "complete already" in again.stderr
+        assert "already complete" in again.stderr
 
 
 def test_what_is_whole_stays_when_its_branch_moves_on_and_follows_another_revision(tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ def test_wrong_bytes_are_fetched_again(tmp_path: Path) -> None:
         done = fetch(hub, tmp_path / "m")
         assert done.returncode == 0, done.stderr
         assert fetched(tmp_path / "m") == {file: FILES[file] for file in WANTED}
-        assert f"{name} is not what the repository says" in done.stderr
+        assert f"{name} does not have the hash that the repository states" in done.stderr
 
 
 def test_bytes_that_stay_wrong_are_never_marked_complete(tmp_path: Path) -> None:
     with Hub("acme/model", FILES, damaged=Counter({"config.json": 9})) as hub:
         done = fetch(hub, tmp_path / "m")
     assert done.returncode == 1
-    assert "error: config.json: the bytes do not have the hash" in done.stderr
+    assert "error: config.json: the content does not have the hash" in done.stderr
     assert not (tmp_path / "m" / MARKER).exists()
     assert not (tmp_path / "m" / "config.json").exists()
 
@@ -110,7 +110,7 @@ def test_bytes_that_stay_wrong_are_never_marked_complete(tmp_path: Path) -> None
     [
         (("--repository", "acme/other"), "does not exist or is private"),
         (("--revision", "v9"), "has no revision 'v9'"),
-        (("--repository", "not a name"), "is no repository: write OWNER/NAME"),
+        (("--repository", "not a name"), "is not the name of a repository: give OWNER/NAME"),
     ],
 )
 def test_what_cannot_be_found_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -127,7 +127,7 @@ def test_an_address_that_cannot_be_a_hubs_is_one_line_at_once(tmp_path: Path, ad
         hub.address = address
         done = fetch(hub, tmp_path / "m")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "is no http:// or https:// address" in done.stderr
+    assert "is not an http:// or https:// address" in done.stderr
     assert "HF_ENDPOINT" in done.stderr
 
 
@@ -135,21 +135,21 @@ def test_another_server_than_a_hub_is_one_line(tmp_path: Path) -> None:
     with Hub("acme/model", FILES, page=b"<html>Log in</html>") as hub:
         done = fetch(hub, tmp_path / "m")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "does not answer as a hub does" in done.stderr
+    assert "is not that of a Hugging Face hub: set HF_ENDPOINT" in done.stderr
 
 
 def test_a_repository_without_safetensors_is_refused(tmp_path: Path) -> None:
     with Hub("acme/model", {"config.json": b"{}", "pytorch_model.bin": b"x"}) as hub:
         done = fetch(hub, tmp_path / "m")
     assert done.returncode == 2
-    assert "holds no .safetensors file" in done.stderr
+    assert "has no .safetensors file" in done.stderr
 
 
 def test_a_file_outside_the_folder_is_refused(tmp_path: Path) -> None:
     with Hub("acme/model", {**FILES, "../../evil.json": b"{}"}) as hub:
         done = fetch(hub, tmp_path / "m")
     assert done.returncode == 2
-    assert "would lie outside the folder" in done.stderr
+    assert "would be written outside the folder" in done.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

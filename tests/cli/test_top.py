@@ -23,7 +23,7 @@ from tests.router.conftest import Deploy, Deployment, deploy, listening, model_p
 from tests.router.test_facts import known, worker
 from v4_cli.errors import Unreachable
 from v4_cli.main import run
-from v4_cli.top import base, look, watch
+from v4_cli.top import base, fetch_facts, watch
 from v4_router.app import build_monitoring_app
 from v4_router.facts import Facts
 
@@ -96,10 +96,10 @@ async def test_the_monitoring_port_of_a_router_with_keys(deploy: Deploy, tmp_pat
     keys = tmp_path / "keys.yaml"
     keys.write_text("sk-alice: alice\n")
     d: Deployment = await deploy(0, 1, api_keys=keys)
-    with pytest.raises(Unreachable, match="answers 401 to /facts; an API port that demands keys"):
-        await asyncio.to_thread(look, d.url)
+    with pytest.raises(Unreachable, match="answers 401 to /facts; it demands an API key"):
+        await asyncio.to_thread(fetch_facts, d.url)
     async with listening(build_monitoring_app(d.router)) as url:
-        assert (await asyncio.to_thread(look, url)).router.served_name == "tiny"
+        assert (await asyncio.to_thread(fetch_facts, url)).router.served_name == "tiny"
 
 
 def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,20 +108,20 @@ def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", f"http://127.0.0.1:{port}"]) == 1
     error = capsys.readouterr().err
     assert error.startswith(
-        f"error: no v4serve router answers at http://127.0.0.1:{port}: Connection refused; start one"
+        f"error: no v4serve router answers at http://127.0.0.1:{port}: Connection refused; start a router"
     )
     assert "kubectl port-forward deploy/NAME-router 9100" in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(("body", "status", "reason"), [
-    (b"<html>", 200, "what answers is no router"), (b"[]", 200, "what answers is no router"),
-    (b"\xff", 200, "what answers is no router"), (b'{"revisions": []}', 200, "what answers is no router"),
+    (b"<html>", 200, "the answer is not that of a router"), (b"[]", 200, "the answer is not that"),
+    (b"\xff", 200, "the answer is not that of a router"), (b'{"revisions": []}', 200, "the answer is not that"),
     (b"", 404, "answers 404 to /facts"),
 ])  # fmt: skip
 def test_something_else_answers(body: bytes, status: int, reason: str) -> None:
     with answering({"/facts": body}, status) as url, pytest.raises(Unreachable, match=reason):
-        look(url)
+        fetch_facts(url)
 
 
 @pytest.mark.parametrize("part", ["router", "pools", "revisions", "served_name"])
@@ -132,7 +132,7 @@ def test_a_router_that_tells_less_is_none(part: str, capsys: pytest.CaptureFixtu
         assert run(["top", "--once", url]) == 1
         error = capsys.readouterr().err
     assert error.startswith(
-        f"error: no v4serve router answers at {url}: what answers is no router, or one of another version"
+        f"error: no v4serve router answers at {url}: the answer is not that of a router of this version"
     )
     assert error.count("\n") == 1
 
@@ -142,7 +142,7 @@ def test_a_router_that_tells_less_is_none(part: str, capsys: pytest.CaptureFixtu
 ])  # fmt: skip
 def test_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", url]) == 2
-    assert "is no address of a router: give one such as http://127.0.0.1:8000" in capsys.readouterr().err
+    assert "is not the URL of a router: give one such as http://127.0.0.1:8000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [
@@ -215,7 +215,7 @@ def test_silence_begins_with_the_last_answer(monkeypatch: pytest.MonkeyPatch) ->
         return found
 
     monkeypatch.setattr("v4_cli.top._clock", lambda: next(clock, "12:00:06"))
-    monkeypatch.setattr("v4_cli.top.look", answer)
+    monkeypatch.setattr("v4_cli.top.fetch_facts", answer)
     with open(os.devnull, "w") as nowhere:
         console = Console(file=nowhere, width=80, record=True)
         with Live(console=console, auto_refresh=False) as live:

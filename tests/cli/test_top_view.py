@@ -12,14 +12,14 @@ from tests.router.test_facts import LOAD, START, fleet, known, worker
 from v4_cli.top_view import frame
 from v4_router.facts import Facts, Revision, RouterState, facts
 
-SILENT = "no answer since 12:00:00: refused"
+STALE = "no answer since 12:00:00: refused"
 SIZES = [(80, 24), (80, 18), (80, 15), (40, 12), (30, 20), (100, 10)]
 
 
-def shown(facts: Facts, width: int = 80, height: int | None = None, silent: str = "", styles: bool = False) -> str:
+def shown(facts: Facts, width: int = 80, height: int | None = None, stale: str = "", styles: bool = False) -> str:
     with open(os.devnull, "w") as nowhere:
         console = Console(width=width, record=True, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(frame("http://127.0.0.1:8000", facts, width, height, silent))
+        console.print(frame("http://127.0.0.1:8000", facts, width, height, stale))
         return console.export_text(styles=styles)
 
 
@@ -52,11 +52,11 @@ def test_occupancy_is_drawn_to_scale() -> None:
     assert "█▓·" in line, "few are seen too"
 
 
-@pytest.mark.parametrize("silent", ["", SILENT])
+@pytest.mark.parametrize("stale", ["", STALE])
 @pytest.mark.parametrize("count", [1, 2, 9])
 @pytest.mark.parametrize(("width", "height"), [*SIZES, (60, 40), (80, 30), (132, 50)])
-def test_a_frame_fits_its_terminal(width: int, height: int, count: int, silent: str) -> None:
-    seen = shown(many(count), width, height, silent).splitlines()
+def test_a_frame_fits_its_terminal(width: int, height: int, count: int, stale: str) -> None:
+    seen = shown(many(count), width, height, stale).splitlines()
     assert max(map(len, seen)) <= width
     assert len(seen) <= height
     assert any(line.startswith("Prefill  ") for line in seen)
@@ -64,12 +64,12 @@ def test_a_frame_fits_its_terminal(width: int, height: int, count: int, silent: 
     assert any("draining" in line for line in seen), "who is not ready is not left out"
     rows = [line for line in seen if "abcdefgh" in line]
     assert len(rows) + sum(map(int, re.findall(r"and (\d+) more", "\n".join(seen)))) == 2 * count
-    assert (seen[1] == (SILENT if width > 30 else f"{SILENT[:29]}…")) == bool(silent)
+    assert (seen[1] == (STALE if width > 30 else f"{STALE[:29]}…")) == bool(stale)
     assert (seen[-1] == "…") == (not seen[-1].startswith("█ used")), "what is left out is told"
 
 
 def test_what_matters_less_goes_first() -> None:
-    parts = {"q ends": 0, "since the router began": 1, "p50": 2, "prefix hits": 3, "requests  ": 4, "worker  ": 5}
+    parts = {"q quits": 0, "since the router started": 1, "p50": 2, "prefix hits": 3, "requests  ": 4, "worker  ": 5}
     kept = [{part for part in parts if part in shown(many(1), 79, height)} for height in range(1, 30)]
     assert kept[-1] == set(parts)
     assert kept[0] == set()
@@ -102,7 +102,7 @@ def test_why_a_worker_is_down() -> None:
     ))  # fmt: skip
     assert re.search(r"d-1 +down +Connection refused\n", seen)
     assert re.search(r"p-1 +down +is a decode worker but is listed under", seen)
-    assert re.search(r"d-2 +down +no word\n", seen)
+    assert re.search(r"d-2 +down +no reason known\n", seen)
 
 
 def test_a_revision_that_serves_has_no_error() -> None:
@@ -114,7 +114,7 @@ def test_a_revision_that_serves_has_no_error() -> None:
 
 
 def test_what_is_old_is_dim() -> None:
-    seen = shown(known(worker("decode", "d", state="unproven")), silent=SILENT, styles=True).splitlines()
+    seen = shown(known(worker("decode", "d", state="unproven")), stale=STALE, styles=True).splitlines()
     assert re.search(r"\x1b\[1;31mno answer\x1b", seen[0])
     assert "ready" not in seen[0]
     assert seen[1].startswith("\x1b[1;31mno answer since")
