@@ -1,1 +1,1 @@
-"""The V4 model and its cache on one worker: forward, arena, prefix tree, scheduler, sampler, step loop."""
+"""The V4 model and its cache on one worker: forward pass, arena, prefix tree, scheduler, sampler, step loop."""

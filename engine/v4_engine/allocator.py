@@ -88,7 +88,7 @@ class Allocator:
             tree.insert(sequence.names[index - 1] if index else None, name, sequence.slots[index])
         else:
             tree.acquire([name])
-            self._pool.give([sequence.slots[index]])
+            self._pool.release([sequence.slots[index]])
             sequence.slots[index] = node.slot
         sequence.named += 1
         return node is not None
@@ -119,7 +119,7 @@ class Allocator:
                 if name in tree.nodes and tree.nodes[name].checkpoint is None:
                     tree.set_checkpoint(name, member.rolling)
                     member.rolling = ()
-            self._pool.give((*member.slots[member.named :], *member.rolling))
+            self._pool.release((*member.slots[member.named :], *member.rolling))
             tree.release(member.names[: member.named])
             if member.tail is not None:
                 self._free_tails.append(member.tail)

@@ -1,7 +1,8 @@
 """Attention of one layer (reference 2.3 to 2.9): window rows, compressed entries and sinks in one softmax.
 
-Order within a layer matters: old rows are read before new ones overwrite their ring, and entries are stored before any
-query reads entries, so that the query which closes a window sees its entry, rounded as every later reader sees it.
+The order within a layer matters. Old rows are read before new rows overwrite them in the ring. Entries are stored
+before any query reads entries, so the query that closes a window sees that window's entry, rounded as later queries see
+it.
 """
 
 from dataclasses import dataclass
@@ -20,11 +21,11 @@ Angles = tuple[Tensor, Tensor]  # cos, sin
 
 
 @dataclass(frozen=True)
-class Turns:
-    """Rotary angles of a step for one of the two tables."""
+class StepAngles:
+    """The rotary angles of one step from one of the two tables."""
 
     tokens: Angles  # [S, r/2]
-    c4: Angles  # [n, r/2] of entries that close
+    c4: Angles  # [n, r/2] of the entries that close
     c128: Angles
 
 
@@ -36,8 +37,8 @@ class Attention:
     kernels: Kernels
     memory: CacheMemory
 
-    def __call__(self, layer_index: int, layer: Layer, x: Tensor, inputs: StepInputs, turns: Turns) -> Tensor:
-        """Normed input x [S, D] -> output [S, D]; reads and writes the cache."""
+    def __call__(self, layer_index: int, layer: Layer, x: Tensor, inputs: StepInputs, angles: StepAngles) -> Tensor:
+        """Return the output [S, D] for normed input x [S, D]. Reads and writes the cache."""
         c, k = self.config, self.kernels
         acc = layer.kv_norm.dtype
         width = [c.q_lora_rank, c.head_dim, layer.in_proj.shape[0] - c.q_lora_rank - c.head_dim]
@@ -46,15 +47,15 @@ class Attention:
         queries = F.linear(latent, layer.q_proj)
         heads = c.num_heads * c.head_dim
         query = k.head_norm(queries[:, :heads].unflatten(1, (c.num_heads, c.head_dim)), c.rms_norm_eps, acc)
-        cos, sin = (a.unsqueeze(1) for a in turns.tokens)
+        cos, sin = (a.unsqueeze(1) for a in angles.tokens)
         query = k.rotate(query, cos, sin) * c.head_dim**-0.5
-        kv = k.rotate(k.rms_norm(kv, layer.kv_norm, c.rms_norm_eps), *turns.tokens)
+        kv = k.rotate(k.rms_norm(kv, layer.kv_norm, c.rms_norm_eps), *angles.tokens)
 
         raw = self.memory.raw[layer_index]
         rows = torch.cat((raw.read(inputs.raw_old_row, kv.dtype), raw.round(kv)))
         raw.write(inputs.raw_write_row, rows[inputs.raw_write_from])
         if layer.state_proj is not None:
-            self._compress(layer_index, layer, x.to(acc) @ layer.state_proj.T, inputs, turns)
+            self._compress(layer_index, layer, x.to(acc) @ layer.state_proj.T, inputs, angles)
         index_query = None
         if layer.ratio == C4:
             index_query = k.rotate(queries[:, heads:].to(acc).unflatten(1, (c.index_heads, c.index_dim)), cos, sin)
@@ -67,17 +68,18 @@ class Attention:
         mixed = torch.bmm(grouped, layer.wo_a.transpose(1, 2)).transpose(0, 1)
         return F.linear(mixed.flatten(1), layer.wo_b)
 
-    def _compress(self, index: int, layer: Layer, states: Tensor, inputs: StepInputs, turns: Turns) -> None:
+    def _compress(self, index: int, layer: Layer, states: Tensor, inputs: StepInputs, angles: StepAngles) -> None:
+        """Run the layer's compressors over its projected states [S, 4d + 4di or 2d]."""
         memory, d = self.memory, self.config.head_dim
         assert layer.compressor is not None
         if layer.indexer is None:
-            args = (states, inputs.c128, memory.states[index], memory.entries[index], turns.c128)
+            args = (states, inputs.c128, memory.states[index], memory.entries[index], angles.c128)
             self._close(layer.compressor, *args)
             return
         main, key = states.split([4 * d, states.shape[1] - 4 * d], dim=-1)
-        args = (main, inputs.c4, memory.states[index], memory.entries[index], turns.c4)
+        args = (main, inputs.c4, memory.states[index], memory.entries[index], angles.c4)
         self._close(layer.compressor, *args)
-        args = (key, inputs.index, memory.index_states[index], memory.index_keys[index], turns.c4)
+        args = (key, inputs.index, memory.index_states[index], memory.index_keys[index], angles.c4)
         self._close(layer.indexer, *args)
 
     def _close(
@@ -87,9 +89,9 @@ class Attention:
         windows: Windows,
         store: RowStore,
         target: RowStore,
-        turn: Angles,
+        angles: Angles,
     ) -> None:
-        """Keep the new state rows [S, c*2w] and store the entries of windows that close in this step."""
+        """Store the new state rows [S, c*2w] and the entries of the windows that close in this step."""
         states = states + w.ape[windows.phase]
         if windows.old_row.shape[0]:
             states = torch.cat((store.read(windows.old_row, states.dtype), states))
@@ -97,12 +99,12 @@ class Attention:
         if windows.window.shape[0]:
             rows = states.view(-1, 2 * w.norm.shape[0])[windows.window]
             entries = self.kernels.compress(rows, windows.valid, w.norm, self.config.rms_norm_eps)
-            target.write(windows.target, self.kernels.rotate(entries, *turn))
+            target.write(windows.target, self.kernels.rotate(entries, *angles))
 
     def _group(
         self, index: int, layer: Layer, g: Group, query: Tensor, rows: Tensor, key: Tensor | None, weight: Tensor
     ) -> Tensor:
-        """Attention outputs [tokens, H, d] of one group, in token order."""
+        """Return the attention outputs [tokens, H, d] of one group, in token order."""
         k = self.kernels
         if g.query is not None:
             query = query[g.query]
@@ -128,7 +130,7 @@ class Attention:
         return _in_token_order(k.attend(tiled, near, mask, sinks), g)
 
     def _select(self, index: int, scan: ScannedEntries, query: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Entry rows [T*Q, k] that the indexer chooses, and which of them are valid."""
+        """Return the entry rows [T*Q, k] that the indexer selects, and which of them are valid."""
         k, tiles = self.kernels, scan.table.shape[0]
         width = query.shape[0] // tiles
         scores = k.index_scores(
@@ -146,6 +148,6 @@ class Attention:
 
 
 def _in_token_order(out: Tensor, group: Group) -> Tensor:
-    """Outputs of tiles [T, Q, ...] as [tokens, ...]."""
+    """Return outputs of tiles [T, Q, ...] as [tokens, ...]."""
     flat = out.flatten(0, 1)
     return flat if group.back is None else flat[group.back]

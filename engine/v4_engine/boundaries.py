@@ -1,6 +1,6 @@
-"""Where a sequence's cache begins, and at which boundaries its state is kept: pure functions of lengths.
+"""Where a prompt resumes on cached blocks, and at which boundaries its state is kept: pure functions of lengths.
 
-All depths and boundaries are in tokens and multiples of 256, except where a replay begins.
+All depths and boundaries are numbers of tokens. They are multiples of 256, except the start of a replay.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,22 @@ from v4_core.blocks import BLOCK_TOKENS, hit_limit
 
 @dataclass(frozen=True)
 class Resume:
-    """How a prompt starts on the blocks that exist."""
+    """How a prompt starts on the blocks that the prefix cache has."""
 
-    start: int  # first position to compute; so many tokens are cached
-    write_from: int  # entries that close before this position exist
-    valid_from: int  # first position whose raw rows exist or will be computed
-    exact_from: int  # first boundary whose tail is exact: inside a replay it is not
-    restore: bool  # the checkpoint at `start` is unpacked into the tail
+    start: int  # first position to compute, so also the number of cached tokens
+    write_from: int  # entries that close before this position exist already
+    valid_from: int  # first position whose raw rows exist or are computed
+    exact_from: int  # first boundary at which the tail is exact; inside a replay it is not
+    restore: bool  # whether the checkpoint at `start` is unpacked into the tail
 
 
 def resume(matched: int, checkpoint: int, layers: int, window: int) -> Resume:
-    """From `matched` tokens of blocks, of which the deepest checkpoint is at `checkpoint` (0 = none).
+    """Decide where a prompt resumes: its first `matched` tokens have blocks, the deepest checkpoint is at `checkpoint`.
 
-    Behind the checkpoint, or where none is near, tokens whose entries exist run again and only the tail is kept. A
-    replay of layers*(window-1) tokens is exact, a shorter one is not (reference 5.6); one from 0 always is.
+    A `checkpoint` of 0 means that there is none. The prompt resumes at the checkpoint, or by a replay if the replay
+    starts later. Either way the tokens up to `matched` are computed again for the tail alone, since their entries
+    exist. A replay of layers*(window-1) tokens is exact, and a shorter one is not (reference 5.6), except from position
+    0.
     """
     replay = max(0, matched - layers * (window - 1))
     if checkpoint >= replay:
@@ -32,10 +34,11 @@ def resume(matched: int, checkpoint: int, layers: int, window: int) -> Resume:
 
 
 def checkpoint_boundaries(tokens: int, exact_from: int, junction: int | None, every: int) -> list[int]:
-    """Boundaries in exact_from <= b <= tokens at which a prompt of `tokens` keeps its state, ascending.
+    """Return the boundaries exact_from <= b <= tokens at which a prompt of `tokens` keeps its state, ascending.
 
-    The longest hit of the same prompt (hit_limit, which the reader uses too), the end if it is a boundary, the junction
-    where the prompt left an existing chain, and every `every` blocks (0 = none).
+    These are the longest prefix that the same prompt can hit (`hit_limit`, which the lookup uses too), the end of the
+    prompt if that is a boundary, the junction where the prompt leaves an existing chain of blocks, and every `every`
+    blocks (0 = none).
     """
     wanted = {hit_limit(tokens)}
     if tokens % BLOCK_TOKENS == 0:

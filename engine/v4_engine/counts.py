@@ -1,11 +1,11 @@
-"""What an engine counts of itself, in plain numbers. Knows no metrics library and nothing of who reads them."""
+"""The counts that an engine keeps, as plain numbers. The worker's collector makes metrics of them."""
 
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal, get_args
 
 What = Literal["block", "checkpoint"]
-Reason = Literal["prompt", "decode", "checkpoint", "transfer"]  # for whom room is made
+Reason = Literal["prompt", "decode", "checkpoint", "transfer"]  # what the evicted slots are needed for
 PrefixResult = Literal["hit", "replayed", "no_checkpoint", "evicted", "no_blocks"]
 
 
@@ -19,19 +19,20 @@ def _no_tokens() -> dict[PrefixResult, int]:
 
 @dataclass
 class Counts:
-    """Sums that only grow. Written by the engine's thread; any thread may read them, since no key comes or goes."""
+    """Sums that only grow. The engine's thread writes them; any thread may read them, since the keys never change."""
 
     evictions: dict[tuple[What, Reason], int] = field(default_factory=_no_evictions)
     prefix_tokens: dict[PrefixResult, int] = field(default_factory=_no_tokens)
-    prefill_tokens: int = 0  # computed of prompts, and again of preempted sequences
-    drawn_tokens: int = 0  # of all choices, first tokens too
+    prefill_tokens: int = 0  # computed for prompts, or recomputed after preemption
+    drawn_tokens: int = 0  # sampled for all choices, first tokens included
     preemptions: int = 0
 
     def admit(self, tokens: int, matched: int, start: int, replays: bool, evicted: int) -> None:
-        """A prompt of `tokens` begins at position `start`, where its first `matched` tokens have blocks here.
+        """Count the tokens of an admitted prompt by what the prefix cache had of them.
 
-        `replays`: it begins behind no checkpoint, but a replay before the end of the blocks. `evicted`: tokens of
-        blocks that it would have found a while ago.
+        The prefix cache has blocks of the first `matched` of the prompt's `tokens`, and computing begins at position
+        `start`. If `replays`, it begins there by an exact replay instead of at a checkpoint. `evicted` tokens were in
+        blocks that were evicted recently.
         """
         self.prefix_tokens["hit"] += start
         self.prefix_tokens["replayed" if replays else "no_checkpoint"] += matched - start

@@ -2,26 +2,26 @@
 
 V4Error (core)
 ├── ConfigError (core)
-│   └── WeightsError     a checkpoint whose tensors are not those of its config
+│   └── WeightsError     a checkpoint whose tensors do not fit its config
 └── EngineError
-    ├── CapacityError    memory that cannot hold what was asked, ever; the message names the limit
-    └── IntegrityError   an invariant of the engine's own books is broken: a bug, never a user's fault
+    ├── CapacityError    a request that the engine's memory can never hold; the message names the limit
+    └── IntegrityError   the engine's bookkeeping is inconsistent: always a bug, never a user's mistake
 """
 
 from v4_core.errors import ConfigError, V4Error
 
 
 class WeightsError(ConfigError):
-    """A checkpoint whose tensors are not those of its config."""
+    """A checkpoint's tensors do not fit its config."""
 
 
 class EngineError(V4Error):
-    """Root of the engine's own errors."""
+    """Base of the engine's own errors."""
 
 
 class CapacityError(EngineError):
-    """Asked for more than this engine can ever hold."""
+    """A request needs more memory than the engine has."""
 
 
 class IntegrityError(EngineError):
-    """The engine's books do not add up."""
+    """The engine's bookkeeping is inconsistent."""

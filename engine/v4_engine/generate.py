@@ -1,4 +1,4 @@
-"""Offline generation: one engine, both roles in one, no network: what a deployment's answers are compared with."""
+"""Offline generation with one engine and no network. Tests compare a deployment's answers with it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,10 +9,11 @@ from v4_engine.sequence import Request
 
 
 def generate(engine: Engine, requests: Iterable[Request]) -> Iterator[Token]:
-    """Run whole requests together and yield their tokens as they are drawn. Raises RequestError, EngineError."""
+    """Run whole requests together and yield their tokens as they are sampled. Raises RequestError or EngineError."""
     for request in requests:
         if not engine.submit(request):
-            raise CapacityError(f"more than {engine.scheduler.config.max_waiting} requests at once: raise max_waiting")
+            most = engine.scheduler.config.max_waiting
+            raise CapacityError(f"there are more than {most} requests at once: raise max_waiting")
     while engine.busy:
         for event in engine.step():
             if isinstance(event, Broken):
@@ -22,7 +23,7 @@ def generate(engine: Engine, requests: Iterable[Request]) -> Iterator[Token]:
 
 
 def output_ids(engine: Engine, request: Request) -> list[list[int]]:
-    """Output ids of every choice of one request, in order of choice."""
+    """Return the output ids of every choice of one request, in the order of the choices."""
     outputs: list[list[int]] = [[] for _ in range(request.n)]
     for token in generate(engine, [request]):
         outputs[token.choice - request.first_choice].append(token.drawn.id)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from v4_core.config import ModelConfig
-from v4_engine.attention import Attention, Turns
+from v4_engine.attention import Attention, StepAngles
 from v4_engine.inputs import StepInputs
 from v4_engine.kernels import for_device
 from v4_engine.moe import moe
@@ -33,12 +33,12 @@ class V4Model:
         """Run the step's tokens, updating the cache. Returns logits [slices, vocab] in `acc` of each slice's last
         token."""
         c, k, p = self.config, self._kernels, self._params
-        turns = {compressed: self._turns(inputs, compressed) for compressed in {bool(r) for r in c.ratios}}
+        angles = {compressed: self._angles(inputs, compressed) for compressed in {bool(r) for r in c.ratios}}
         streams = p.embed[inputs.ids].unsqueeze(1).repeat(1, c.hc_mult, 1)
         for index, layer in enumerate(p.layers):
             x, post, comb = self._collapse(streams, layer.attn_hc)
             x = k.rms_norm(x, layer.attn_norm, c.rms_norm_eps)
-            out = self._attention(index, layer, x, inputs, turns[bool(layer.ratio)])
+            out = self._attention(index, layer, x, inputs, angles[bool(layer.ratio)])
             streams = k.hyper_post(out, streams, post, comb)
             x, post, comb = self._collapse(streams, layer.ffn_hc)
             out = moe(k, c, layer, k.rms_norm(x, layer.ffn_norm, c.rms_norm_eps), inputs.ids)
@@ -46,12 +46,12 @@ class V4Model:
         x = _head(c, streams[inputs.last], p.head_hc)
         return k.rms_norm(x, p.norm, c.rms_norm_eps).to(p.head.dtype) @ p.head.T
 
-    def _turns(self, inputs: StepInputs, compressed: bool) -> Turns:
+    def _angles(self, inputs: StepInputs, compressed: bool) -> StepAngles:
         positions = (inputs.positions, inputs.c4.position, inputs.c128.position)
-        return Turns(*(self._rope.angles(p, compressed) for p in positions))
+        return StepAngles(*(self._rope.angles(p, compressed) for p in positions))
 
     def _collapse(self, streams: Tensor, w: Hyper) -> tuple[Tensor, Tensor, Tensor]:
-        """Streams [S, M, D] -> sublayer input [S, D], post [S, M], comb [S, M, M]."""
+        """Collapse streams [S, M, D] into (sublayer input [S, D], post [S, M], comb [S, M, M])."""
         c = self.config
         mixes = streams.flatten(1).to(w.fn.dtype) @ w.fn.T
         return self._kernels.hyper_pre(streams, mixes, w.scale, w.base, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps)

@@ -10,7 +10,7 @@ from v4_engine.params import Layer
 
 
 def moe(k: Kernels, c: ModelConfig, layer: Layer, x: Tensor, ids: Tensor) -> Tensor:
-    """Output [S, D] of the experts for normed x [S, D]; ids [S] pick experts in hash layers."""
+    """Return the experts' output [S, D] for normed x [S, D]. In hash layers, ids [S] choose the experts."""
     logits = x.to(layer.gate.dtype) @ layer.gate.T
     fixed = None if layer.tid2eid is None else layer.tid2eid[ids]
     experts, weights = k.route(logits, layer.gate_bias, fixed, c.experts_per_token, c.routed_scaling_factor)

@@ -1,8 +1,9 @@
-"""The names of a checkpoint's tensors: three spellings of one model, given as DeepSeek's own (reference 3.1, 3.3).
+"""The names of a checkpoint's tensors: three naming schemes are translated to DeepSeek's own (reference 3.1, 3.3).
 
-They are DeepSeek's, `layers.0.attn.wq_a.weight`; transformers' modules', `model.layers.0.self_attn.q_a_proj.weight`,
-with all routed experts of a layer fused; and what transformers' `save_pretrained` writes by default: DeepSeek's behind
-`model.`, with a few of the modules' among them, and `model.layers.0.attn.norm.weight`.
+The schemes are DeepSeek's, `layers.0.attn.wq_a.weight`; that of transformers' modules,
+`model.layers.0.self_attn.q_a_proj.weight`, with all routed experts of a layer fused into one tensor; and that of
+transformers' `save_pretrained` by default, which is DeepSeek's with the prefix `model.`, a few names of modules, and
+`model.layers.0.attn.norm.weight`.
 """
 
 import re
@@ -48,15 +49,15 @@ _RENAMES = [
 
 
 def is_draft(name: str) -> bool:
-    """Whether a stored tensor belongs to a draft module, in any spelling."""
+    """Whether a stored tensor belongs to a draft module, in any naming scheme."""
     return _DRAFT.match(name.removeprefix("model.")) is not None
 
 
 def translate(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A stored tensor as DeepSeek's: renamed, and transformers' fused experts taken apart."""
+    """Yield a stored tensor under DeepSeek's name. Transformers' fused experts are split into one tensor each."""
     for pattern, replacement in _RENAMES:
         name = pattern.sub(replacement, name)
-    fused = tensor.ndim == 3  # anything else of these names is reported as it is
+    fused = tensor.ndim == 3  # a tensor of another rank is passed on, and the caller reports its shape
     if fused and name.endswith("ffn.experts.gate_up_proj") and tensor.shape[1] % 2 == 0:
         for e, both in enumerate(tensor):
             gate, up = both.chunk(2)

@@ -1,7 +1,7 @@
-"""The weights as the forward wants them: matrices of one input stacked into one, fixed parts in accumulation type.
+"""The weights in the layout of the forward pass: matrices that multiply the same input are stacked into one.
 
-Types: `compute` (bf16, fp32 or fp64) for linears, `acc` (fp32, or fp64 under fp64) for norms, hyper-connections, the
-compressor, the router gate and the head (reference 3.2).
+Types: `compute` (bf16, fp32 or fp64) for linear layers; `acc` (fp64 if `compute` is fp64, otherwise fp32) for norms,
+hyper-connections, the compressor, the router gate and the head (reference 3.2).
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from v4_engine.errors import WeightsError
 
 @dataclass(frozen=True)
 class Hyper:
-    """One hyper-connection: fn [(2+M)M, M*D] (head: [M, M*D]), base, scale, all `acc`."""
+    """One hyper-connection: fn [(2+M)M, M*D] (head: [M, M*D]), base and scale, all in `acc`."""
 
     fn: Tensor
     base: Tensor
@@ -25,9 +25,10 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Compressor:
-    """One compressor of width w: its rows of the stacked state projection are [kv, score] of each half of channels."""
+    """One compressor of width w. Its rows of the stacked state projection are [kv, score] of each half of the
+    channels."""
 
-    ape: Tensor  # [ratio, c*2w] acc: zeros under kv, so that it adds to a state row
+    ape: Tensor  # [ratio, c*2w] acc; the kv columns are zero, so that it can be added to a state row
     norm: Tensor  # [w] acc
 
 
@@ -61,7 +62,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Params:
-    """The whole model."""
+    """The weights of the whole model."""
 
     embed: Tensor  # [vocab, D]
     head: Tensor  # [vocab, D] acc
@@ -71,23 +72,23 @@ class Params:
 
 
 class _Builder:
-    """Allocates stacked tensors and remembers which view of them each checkpoint tensor fills."""
+    """Allocates stacked tensors and records which view of them each checkpoint tensor fills."""
 
     def __init__(self, device: torch.device, compute: torch.dtype) -> None:
         self.device = device
         self.compute = compute
         self.acc = torch.float64 if compute == torch.float64 else torch.float32
         self.views: dict[str, Tensor] = {}
-        self.spread: dict[str, tuple[Tensor, ...]] = {}  # tensors each of whose values fills a view
+        self.spread: dict[str, tuple[Tensor, ...]] = {}  # checkpoint tensors whose values each fill one view
 
     def one(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor of the checkpoint as it is, in `acc` unless a type is given."""
+        """Allocate one tensor of the checkpoint unchanged, in `acc` unless a type is given."""
         tensor = torch.empty(shape, dtype=dtype or self.acc, device=self.device)
         self.views[name] = tensor
         return tensor
 
     def rows(self, parts: Iterable[tuple[str, int]], columns: int) -> Tensor:
-        """Matrices of equal width stacked by rows, in `compute`."""
+        """Allocate matrices of equal width, stacked by rows, in `compute`."""
         parts = list(parts)
         stacked = torch.empty(sum(n for _, n in parts), columns, dtype=self.compute, device=self.device)
         for (name, _), view in zip(parts, stacked.split([n for _, n in parts]), strict=True):
@@ -95,14 +96,15 @@ class _Builder:
         return stacked
 
     def hyper(self, prefix: str, groups: tuple[int, ...], columns: int) -> Hyper:
-        """The checkpoint has one scale per group of fn's rows; here each row has its own."""
+        """Allocate a hyper-connection. The checkpoint has one scale per group of fn's rows; here every row has its
+        own."""
         outputs = sum(groups)
         scale = torch.empty(outputs, dtype=self.acc, device=self.device)
         self.spread[prefix + "scale"] = scale.split(groups)
         return Hyper(self.one(prefix + "fn", outputs, columns), self.one(prefix + "base", outputs), scale)
 
     def compressor(self, prefix: str, ratio: int, width: int, projection: Tensor) -> Compressor:
-        """`projection` [halves*2*w, D]: this compressor's part of state_proj, ordered as a state row in the cache."""
+        """Allocate a compressor. `projection` [halves*2*w, D] is its part of state_proj, ordered like a state row."""
         halves = 2 if ratio == C4 else 1
         by_half = projection.view(halves, 2, width, -1)
         self.views[prefix + "wkv.weight"], self.views[prefix + "wgate.weight"] = by_half[:, 0], by_half[:, 1]
@@ -166,7 +168,10 @@ class _Builder:
 def build(
     config: ModelConfig, tensors: Iterable[tuple[str, Tensor]], compute: torch.dtype, device: torch.device
 ) -> Params:
-    """Allocate Params and fill them from DeepSeek-named tensors, each of which may be dropped once it was given."""
+    """Allocate Params and fill them from tensors with DeepSeek's names.
+
+    Each tensor is copied before the next one is taken, so only one needs to be in memory.
+    """
     builder = _Builder(device, compute)
     d = config.hidden_size
     params = Params(
@@ -186,5 +191,5 @@ def build(
         if name.endswith("tid2eid") and not 0 <= int(view.min()) <= int(view.max()) < config.n_routed_experts:
             raise WeightsError(f"{name} names experts outside 0..{config.n_routed_experts - 1}")
     if lost := sorted(builder.views.keys() | builder.spread.keys()):
-        raise WeightsError(f"tensors were never given: {', '.join(lost[:5])}")
+        raise WeightsError(f"tensors are missing: {', '.join(lost[:5])}")
     return params

@@ -1,6 +1,6 @@
-"""Block slots of one arena: free, owned by a sequence, or in the prefix tree as blocks and checkpoints. One free list.
+"""The block slots of one arena: each is free, owned by a sequence, or in the prefix tree as a block or in a checkpoint.
 
-Pure bookkeeping; the memory itself is stores.CacheMemory's.
+Pure bookkeeping; the memory itself is in stores.CacheMemory.
 """
 
 from collections import OrderedDict
@@ -12,13 +12,13 @@ from v4_engine.prefix_tree import PrefixTree, Slots
 
 
 class SlotPool:
-    """Gives out slots, evicting from the tree when the free list is short."""
+    """Hands out slots, and evicts from the tree when the free list is too short."""
 
     def __init__(self, slots: int) -> None:
         self.total = slots
         self.tree = PrefixTree()
         self.counts = Counts()
-        self._evicted: OrderedDict[bytes, None] = OrderedDict()  # names of the last `slots` blocks, the oldest first
+        self._evicted: OrderedDict[bytes, None] = OrderedDict()  # names of the last `slots` blocks, oldest first
         self._free = list(range(slots - 1, -1, -1))
 
     @property
@@ -28,11 +28,11 @@ class SlotPool:
 
     @property
     def available(self) -> int:
-        """Slots that `take` can give: free, and those that eviction frees."""
+        """Slots that `take` can hand out: those that are free and those that eviction can free."""
         return len(self._free) + self.tree.evictable
 
     def take(self, count: int, reason: Reason) -> Slots | None:
-        """`count` slots for one owner, or None with nothing changed if that many cannot be had."""
+        """Take `count` slots for one owner. Returns None, with nothing changed, if there are not that many."""
         if count > self.available:
             return None
         while len(self._free) < count:
@@ -41,8 +41,8 @@ class SlotPool:
         del self._free[len(self._free) - count :]
         return taken
 
-    def evicted_lately(self, name: bytes) -> bool:
-        """Whether a block of this name was among the last to go."""
+    def recently_evicted(self, name: bytes) -> bool:
+        """Whether a block of this name is among the last evicted."""
         return name in self._evicted
 
     def _evict(self, reason: Reason) -> None:
@@ -56,19 +56,22 @@ class SlotPool:
             if len(self._evicted) > self.total:
                 self._evicted.popitem(last=False)
 
-    def give(self, slots: Iterable[int]) -> None:
-        """Return owned slots."""
+    def release(self, slots: Iterable[int]) -> None:
+        """Put owned slots on the free list."""
         self._free += slots
 
     def forget(self, names: Sequence[bytes]) -> None:
-        """Take the blocks of a chain that nobody else has or builds on out of the tree, the deepest first."""
+        """Remove the blocks of a chain from the tree, the deepest first, unless another sequence or block needs
+        them."""
         for name in reversed(names):
-            if not self.tree.removable(name):
-                continue
-            self._free += self.tree.remove(name)
+            if self.tree.removable(name):
+                self._free += self.tree.remove(name)
 
     def check_integrity(self, owned: Iterable[int]) -> None:
-        """Every slot is in exactly one place: free, `owned` by a sequence, a block, or part of a checkpoint."""
+        """Raise IntegrityError unless every slot is in exactly one place.
+
+        The places are the free list, `owned` by sequences, a block, and a checkpoint.
+        """
         nodes = self.tree.nodes.values()
         blocks = [node.slot for node in nodes]
         checkpoints = [slot for node in nodes for slot in node.checkpoint or ()]
@@ -80,4 +83,4 @@ class SlotPool:
         if self.tree.referenced != sum(node.refs > 0 for node in nodes) or self.tree.checkpoint_slots != len(
             checkpoints
         ):
-            raise IntegrityError("the prefix tree's counters are off")
+            raise IntegrityError("the prefix tree's counters do not match its nodes")

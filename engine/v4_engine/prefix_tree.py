@@ -1,10 +1,11 @@
 """The prefix cache: a tree of complete, immutable blocks named by content, some of which carry a checkpoint.
 
-Knows names, slots and reference counts; knows no memory and no tokens. Pure and single-threaded. A node is referenced
-by every sequence whose cache runs through it, so a referenced node's ancestors are referenced too.
+Pure and single-threaded. The tree knows names, slots and reference counts, but no memory and no tokens. Every sequence
+references all nodes of its chain, so the ancestors of a referenced node are referenced too.
 
-Eviction order: (0) leaves without a checkpoint, of use to a replay only; (1) checkpoints of unreferenced leaves;
-(2) other checkpoints. Within each, least recently used first. Taking a leaf's checkpoint makes it a leaf of kind 0.
+Eviction order: (0) unreferenced leaves without a checkpoint, which are of use to a replay only; (1) checkpoints of
+unreferenced leaves; (2) other checkpoints. Within each kind, the least recently used goes first. A leaf whose
+checkpoint is evicted becomes a leaf of kind 0.
 """
 
 import heapq
@@ -28,14 +29,14 @@ class Node:
     children: int = 0
     checkpoint: Slots | None = None  # block slots that hold the packed tail at this block's end
     last_used: int = 0
-    stamp: int = 0  # of the one heap entry that is valid
+    stamp: int = 0  # of the node's only valid heap entry
 
 
 class Evicted(NamedTuple):
-    """What went, and the slots that it leaves."""
+    """An evicted block or checkpoint and the slots that it frees."""
 
     what: What
-    name: bytes  # of the block, or of the one that had the checkpoint
+    name: bytes  # of the block, or of the block that had the checkpoint
     slots: Slots
 
 
@@ -50,32 +51,33 @@ class PrefixTree:
     _heaps: tuple[list[tuple[int, int, Node]], ...] = field(default_factory=lambda: ([], [], []))
 
     def match(self, names: Sequence[bytes]) -> int:
-        """How many leading names are in the tree."""
+        """Return how many leading names are in the tree."""
         for depth, name in enumerate(names):
             if name not in self.nodes:
                 return depth
         return len(names)
 
     def resumable(self, names: Sequence[bytes], depth: int) -> int:
-        """Depth of the deepest checkpoint among the first `depth` names, 0 if there is none."""
+        """Return the depth of the deepest checkpoint among the first `depth` names, or 0 if there is none."""
         for d in range(depth, 0, -1):
             if self.nodes[names[d - 1]].checkpoint is not None:
                 return d
         return 0
 
     def insert(self, parent: bytes | None, name: bytes, slot: int) -> Node:
-        """Add a block that a sequence has just completed, referenced once. The name must be new, the parent known."""
+        """Add a block that a sequence has just completed, referenced once. Its name must be new and its parent
+        known."""
         above = None if parent is None else self.nodes[parent]
         node = Node(name, above, slot, last_used=self._tick())
         if above is not None:
             above.children += 1
-            self._file(above)
+            self._enqueue(above)
         self.nodes[name] = node
         self.acquire([name])
         return node
 
     def acquire(self, names: Sequence[bytes]) -> None:
-        """Reference each of these nodes once more."""
+        """Add a reference to each of these nodes."""
         now = self._tick()
         for name in names:
             node = self.nodes[name]
@@ -84,10 +86,10 @@ class PrefixTree:
             node.last_used = now
             self.referenced += first
             if first or node.checkpoint is not None:
-                self._file(node)
+                self._enqueue(node)
 
     def release(self, names: Sequence[bytes]) -> None:
-        """Drop one reference of each of these nodes."""
+        """Drop one reference to each of these nodes."""
         now = self._tick()
         for name in names:
             node = self.nodes[name]
@@ -95,7 +97,7 @@ class PrefixTree:
             node.last_used = now
             if node.refs == 0:
                 self.referenced -= 1
-                self._file(node)
+                self._enqueue(node)
 
     def set_checkpoint(self, name: bytes, slots: Slots) -> None:
         """Attach a checkpoint to a node that has none."""
@@ -103,10 +105,10 @@ class PrefixTree:
         assert node.checkpoint is None
         node.checkpoint = slots
         self.checkpoint_slots += len(slots)
-        self._file(node)
+        self._enqueue(node)
 
     def evict(self) -> Evicted | None:
-        """Give up the least valuable block or checkpoint; None if nothing can go."""
+        """Evict the least valuable block or checkpoint. Returns None if nothing can be evicted."""
         for kind, heap in enumerate(self._heaps):
             while heap:
                 _, stamp, node = heapq.heappop(heap)
@@ -118,36 +120,36 @@ class PrefixTree:
         return None
 
     def removable(self, name: bytes) -> bool:
-        """Whether a block is here that nobody references or builds on."""
+        """Whether the tree has a block of this name without references and without children."""
         node = self.nodes.get(name)
         return node is not None and node.refs == 0 and node.children == 0
 
     def remove(self, name: bytes) -> Slots:
-        """Take a removable block out, and give back its slot and its checkpoint's."""
+        """Remove a removable block. Returns its slot and those of its checkpoint."""
         node = self.nodes[name]
         return (*self._drop_checkpoint(node), *self._remove(node))
 
     @property
     def evictable(self) -> int:
-        """Slots that eviction can give back in all."""
+        """Slots that eviction can free in all."""
         return len(self.nodes) - self.referenced + self.checkpoint_slots
 
     def _drop_checkpoint(self, node: Node) -> Slots:
         slots = node.checkpoint or ()
         node.checkpoint = None
         self.checkpoint_slots -= len(slots)
-        self._file(node)
+        self._enqueue(node)
         return slots
 
     def _remove(self, node: Node) -> Slots:
         del self.nodes[node.name]
         if node.parent is not None:
             node.parent.children -= 1
-            self._file(node.parent)
+            self._enqueue(node.parent)
         return (node.slot,)
 
-    def _file(self, node: Node) -> None:
-        """Put the node where eviction will find it, if it can give anything; older entries of it become void."""
+    def _enqueue(self, node: Node) -> None:
+        """Enter the node in the heap of its eviction kind, if it has any. Older entries of the node become invalid."""
         self._clock += 1
         node.stamp = self._clock
         leaf = node.refs == 0 and node.children == 0

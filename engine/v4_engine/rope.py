@@ -1,4 +1,4 @@
-"""Rotary tables (reference 2.4). Which of the two a layer takes depends on the layer alone, never on the tensor."""
+"""Rotary tables (reference 2.4). Which of the two a layer uses depends on the layer only, never on the tensor."""
 
 import math
 
@@ -9,7 +9,8 @@ from v4_core.config import ModelConfig
 
 
 def inverse_frequencies(config: ModelConfig, compressed: bool) -> Tensor:
-    """Angles per position of each channel pair, [r/2] float64: plain for SWA layers, YaRN for compressed ones."""
+    """Return the angle per position of each channel pair, [r/2] float64: plain for SWA layers, YaRN for compressed
+    ones."""
     r = config.rope_dim
     theta = config.compress_rope_theta if compressed else config.rope_theta
     plain = theta ** (-torch.arange(0, r, 2, dtype=torch.float64) / r)
@@ -38,6 +39,6 @@ class Rope:
         }
 
     def angles(self, positions: Tensor, compressed: bool) -> tuple[Tensor, Tensor]:
-        """cos and sin [n, r/2] of int64 positions [n]."""
+        """Return cos and sin [n, r/2] of int64 positions [n]."""
         angle = positions.to(self._acc)[:, None] * self._frequencies[compressed]
         return angle.cos(), angle.sin()

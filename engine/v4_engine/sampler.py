@@ -1,14 +1,14 @@
-"""Drawing tokens: a function of the request's parameters, prompt ids, output ids so far and choice.
+"""Sampling, as a function of the request's parameters, its prompt ids, the output ids so far and the choice.
 
     logits -> bias -> repetition penalty, then frequency and presence -> temperature -> min-p -> top-k -> top-p
     -> probabilities -> Philox(seed, choice, position) -> one uniform -> inverse CDF in token-id order
 
-This is vLLM's order. Each filter sees the distribution that the one before it left, renormalised: top-p is a share of
-what min-p and top-k keep. (transformers takes min-p last, which differs only where min-p meets top-p.) Of equal logits
-the lower id counts as the likelier, so top-k keeps exactly k tokens.
+This is vLLM's order. Each filter sees the renormalised result of the filter before it: top-p is a share of what min-p
+and top-k keep. (transformers applies min-p last, which differs only if both min-p and top-p are set.) Of equal logits
+the one with the lower id counts as likelier, so top-k keeps exactly k tokens.
 
-The uniform is made on the host, so that a continuation on another worker draws the same. Log-probabilities reported are
-the model's own, before any of this.
+The uniform number is computed on the host, so that a continuation on another worker samples the same tokens. Reported
+log-probabilities are the model's own, before all of these steps.
 """
 
 import math
@@ -23,35 +23,36 @@ from v4_core.sampling import Sampling
 
 
 class TokenHistory:
-    """What penalties ask of a sequence: how often its output has each token, and which tokens it has at all.
+    """What penalties need of a sequence: how often its output has each token, and which tokens occur in it at all.
 
-    Kept on the device and updated by one token at a time, so that a step's work does not grow with the sequence.
+    The history is on the device and grows by one token at a time, so that the cost of a step does not grow with the
+    sequence.
     """
 
     def __init__(self, ids: Sequence[int], prompt: int, vocab: int, device: torch.device) -> None:
-        """`ids` are the prompt's and the output's, the first `prompt` of them the prompt's."""
+        """`ids` are prompt and output; the first `prompt` of them are the prompt."""
         self.counts = torch.bincount(torch.tensor(ids[prompt:], dtype=torch.int64), minlength=vocab).to(device)
         self.seen = torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=vocab).to(device) > 0
 
     def add(self, token: int) -> None:
-        """A token was drawn."""
+        """Count a token that was sampled."""
         self.counts[token] += 1
         self.seen[token] = True
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One token to draw, at `position` (tokens before it) of a choice."""
+    """One token to sample, at `position` (the number of tokens before it) of a choice."""
 
     sampling: Sampling
     position: int
     choice: int
-    history: TokenHistory | None = None  # needed where `penalised` says so
+    history: TokenHistory | None = None  # needed if `penalised`
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A drawn token; log-probabilities if they were asked for."""
+    """A sampled token, with log-probabilities if the request asks for them."""
 
     id: int
     logprob: float | None = None
@@ -59,26 +60,26 @@ class Drawn:
 
 
 def uniform(seed: int, choice: int, position: int) -> float:
-    """The one random number of a draw, in [0, 1) with 53 bits."""
+    """Return the only random number of a draw, in [0, 1) with 53 bits."""
     key = np.array([seed % 2**64, 0], dtype=np.uint64)
     generator = np.random.Philox(key=key, counter=np.array([position, choice, 0, 0], dtype=np.uint64))
     return int(generator.random_raw() >> 11) * 2.0**-53
 
 
 def penalised(s: Sampling) -> bool:
-    """Whether draws need a TokenHistory."""
+    """Whether draws with these parameters need a TokenHistory."""
     return s.presence_penalty != 0 or s.frequency_penalty != 0 or s.repetition_penalty != 1
 
 
 @torch.inference_mode()
 def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | None]:
-    """One token per row of logits [n, vocab]; None where the model gave NaN or infinity, of which no token may come."""
+    """Sample one token for each row of logits [n, vocab]. A row with NaN or infinity gives None."""
     adjusted = _adjust(logits, draws)
     ids = adjusted.argmax(-1)
     if any(d.sampling.temperature > 0 for d in draws):
         hot = torch.tensor([d.sampling.temperature > 0 for d in draws], device=logits.device)
         ids = torch.where(hot, _random(adjusted, draws), ids)
-    broken = (logits * 0).sum(-1) != 0  # 0 * x is 0 of finite x only
+    broken = (logits * 0).sum(-1) != 0  # 0 * x is 0 for finite x only
     chosen: list[int] = torch.where(broken, -1, ids).tolist()
     drawn: list[Drawn | None] = [Drawn(token) if token >= 0 else None for token in chosen]
     wanted = [i for i, d in enumerate(draws) if d.sampling.logprobs is not None and chosen[i] >= 0]
@@ -88,7 +89,10 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[Drawn | None]:
 
 
 def _adjust(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Logits after bias and penalties; presence and frequency count output tokens, repetition the prompt's too."""
+    """Return the logits after bias and penalties.
+
+    Presence and frequency penalties count output tokens; the repetition penalty counts prompt tokens too.
+    """
     rows = [i for i, d in enumerate(draws) if penalised(d.sampling)]
     biased = [(i, t, v) for i, d in enumerate(draws) for t, v in d.sampling.logit_bias.items()]
     if not rows and not biased:
@@ -115,7 +119,7 @@ def _penalise(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _random(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Inverse-CDF draws [n]; rows with temperature 0 are drawn at temperature 1, for nobody."""
+    """Return inverse-CDF draws [n]. Rows with temperature 0 are drawn at temperature 1; the caller ignores them."""
     temperature = _column([d.sampling.temperature or 1.0 for d in draws], logits)
     u = _column([uniform(d.sampling.seed, d.choice, d.position) for d in draws], logits)
     logits = logits.to(torch.float64)
@@ -129,7 +133,7 @@ def _random(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _filter(weights: Tensor, params: Sequence[Sampling]) -> Tensor:
-    """Probabilities [n, vocab] with 0 in place of those that min-p, top-k and top-p drop; the first is always kept."""
+    """Set the probabilities [n, vocab] that min-p, top-k and top-p drop to 0. The highest is always kept."""
     vocab = weights.shape[-1]
     min_p = _column([s.min_p for s in params], weights)
     top_k = _column([s.top_k or vocab for s in params], weights)
@@ -144,7 +148,7 @@ def _filter(weights: Tensor, params: Sequence[Sampling]) -> Tensor:
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
-    """float64 [n, 1] where `like` is."""
+    """Return the values as float64 [n, 1] on the device of `like`."""
     return torch.tensor(values, dtype=torch.float64, device=like.device).unsqueeze(-1)
 
 
@@ -161,11 +165,11 @@ def _with_logprobs(logits: Tensor, draws: Sequence[Draw], chosen: list[int], wan
 
 
 def _top(scores: Tensor, count: int) -> tuple[tuple[int, float], ...]:
-    """The `count` highest of scores [vocab] with their ids, equal ones by id."""
+    """Return the `count` highest of scores [vocab] with their ids. Equal scores are ordered by id."""
     if not count:
         return ()
     values, ids = scores.topk(min(count + 1, scores.shape[0]))
-    if len(values) <= count or values[count - 1] == values[count]:  # a tie at the cut: which of them is the id's matter
+    if len(values) <= count or values[count - 1] == values[count]:  # a tie at the cut: the lower ids win
         values, ids = scores.sort(descending=True, stable=True)
     pairs = sorted(zip(ids.tolist(), values.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
     return tuple(pairs[:count])

@@ -206,7 +206,7 @@ class Scheduler:
 
     def _count_prefix(self, sequence: Sequence, names: list[bytes], depth: int) -> None:
         """Count the tokens of an admitted prompt by what the prefix cache had of them."""
-        evicted = BLOCK_TOKENS * sum(self.pool.evicted_lately(name) for name in names[depth:])
+        evicted = BLOCK_TOKENS * sum(self.pool.recently_evicted(name) for name in names[depth:])
         replays = sequence.valid_from > 0
         self.pool.counts.admit(len(sequence.ids), depth * BLOCK_TOKENS, sequence.computed, replays, evicted)
 

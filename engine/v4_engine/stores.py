@@ -1,7 +1,8 @@
-"""The cache's memory on one device, seen as one matrix of rows per layer and kind.
+"""The cache's memory on one device, as one matrix of rows for each layer and kind.
 
-Arena and tails are byte tensors; a RowStore is one region's rows over all slots: row index = slot * stride + r, offsets
-int64. Reads give compute values, writes round to the storage format. Knows no sequence and no position.
+Arena and tails are byte tensors. A RowStore is one region's rows in all slots; row indices are int64, slot * stride +
+r. Reads return values in a compute type, and writes round to the storage format. This file knows no sequences and no
+positions.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ _TORCH = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class RowStore:
-    """Rows of one region over all slots of `memory` (uint8 [slots * slot_bytes])."""
+    """The rows of one region in all slots of `memory` (uint8 [slots * slot_bytes])."""
 
     def __init__(self, memory: Tensor, slot_bytes: int, region: Region) -> None:
         if region.row.name not in _TORCH:
@@ -31,7 +32,7 @@ class RowStore:
         self.rows = flat[: rows * region.row.width].view(rows, region.row.width)
 
     def read(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Rows [*index.shape, width] in `dtype`."""
+        """Return rows [*index.shape, width] in `dtype`."""
         return self.rows[index].to(dtype)
 
     def write(self, index: Tensor, values: Tensor) -> None:
@@ -39,12 +40,12 @@ class RowStore:
         self.rows.index_copy_(0, index, values.to(self.dtype))
 
     def round(self, values: Tensor) -> Tensor:
-        """Values as a reader will see them once stored, in their own type."""
+        """Return the values as they will be read after they are stored, in their own type."""
         return values if values.dtype == self.dtype else values.to(self.dtype).to(values.dtype)
 
 
 class CacheMemory:
-    """Arena of block slots and array of live tails, with the row stores of every layer."""
+    """The arena of block slots and the array of live tails, with the row stores of every layer."""
 
     def __init__(self, geometry: CacheGeometry, slots: int, tails: int, device: torch.device) -> None:
         self.geometry = geometry
@@ -70,7 +71,7 @@ class CacheMemory:
                 by_kind[region.kind][region.layer] = RowStore(self.tail_array, geometry.tail_bytes, region)
 
     def poison(self) -> None:
-        """Fill all memory with NaN: whoever reads what nobody wrote must show it."""
+        """Fill all memory with NaN, so that a read of an unwritten row shows in the output."""
         self.arena.fill_(255)
         self.tail_array.fill_(255)
 
@@ -95,14 +96,14 @@ class CacheMemory:
         self.tail_array[target * size : (target + 1) * size] = self.tail_array[source * size : (source + 1) * size]
 
     def pack_tail(self, tail: int, spans: Sequence[Span], slots: Sequence[int]) -> None:
-        """Gather the spans of a live tail, without gaps, into block slots."""
+        """Copy the spans of a live tail, without gaps, into block slots."""
         base, size = tail * self.geometry.tail_bytes, self.geometry.slab_bytes
         packed = torch.cat([self.tail_array[base + offset : base + offset + length] for offset, length in spans])
         for slot, part in zip(slots, packed.split(size), strict=True):
             self.arena[slot * size : slot * size + part.numel()] = part
 
     def unpack_tail(self, slots: Sequence[int], spans: Sequence[Span], tail: int) -> None:
-        """Inverse of pack_tail: rows outside the spans keep what they held."""
+        """Copy packed spans from block slots into a live tail. The tail's other rows do not change."""
         base, size = tail * self.geometry.tail_bytes, self.geometry.slab_bytes
         packed = torch.cat([self.arena[slot * size : (slot + 1) * size] for slot in slots])
         start = 0
@@ -111,7 +112,8 @@ class CacheMemory:
             start += length
 
     def host_view(self) -> tuple[np.ndarray, np.ndarray]:
-        """Arena and tails as uint8 [slots, slab_bytes] and [tails, tail_bytes] sharing this memory (CPU only)."""
+        """Return arena and tails as uint8 [slots, slab_bytes] and [tails, tail_bytes] that share this memory (CPU
+        only)."""
         g = self.geometry
         arena = self.arena.numpy().reshape(self.slots, g.slab_bytes)
         return arena, self.tail_array.numpy().reshape(self.tails, g.tail_bytes)

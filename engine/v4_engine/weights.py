@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint: which there must be, reading them from safetensors shards, and hashing all their bytes.
+"""Reading a checkpoint: which tensors it must have, reading them from safetensors shards, and hashing all their bytes.
 
-Gives DeepSeek's names, whatever the spelling (naming.py). Reads one tensor at a time, so that peak memory is the model
-and one tensor. Knows nothing of how the forward wants them (params.py).
+Tensors get DeepSeek's names, whatever names the checkpoint uses (naming.py). They are read one at a time, so that peak
+memory is the model and one tensor. Their layout in the engine is the matter of params.py.
 """
 
 import math
@@ -21,11 +21,11 @@ from v4_engine.naming import is_draft, translate
 
 Shapes = dict[str, tuple[int, ...]]
 _PLAIN = ("BF16", "F32", "F64", "I64", "I32")
-_PIECE = 32_768  # values that torch looks at without starting threads, which costs ten times the looking
+_PIECE = 32_768  # values: torch reduces so few without threads, whose start takes ten times as long
 
 
 def expected_shapes(config: ModelConfig) -> Shapes:
-    """Name -> shape of every tensor of the main model, under DeepSeek's names."""
+    """Return the shape of every tensor of the main model by DeepSeek's names."""
     c, d = config, config.hidden_size
     shapes: Shapes = {
         "embed.weight": (c.vocab_size, d),
@@ -100,8 +100,8 @@ def read(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (DeepSeek name, CPU tensor) of every expected tensor, shard by shard.
 
-    `progress(done, total)` counts bytes. Raises WeightsError: listing all missing, unexpected and misshapen tensors,
-    before the first tensor is yielded; and at a tensor that holds a NaN or an infinity.
+    `progress(done, total)` counts bytes. Before the first tensor is yielded, raises WeightsError with all tensors that
+    are missing, unexpected or of the wrong shape. Also raises WeightsError at a tensor that holds a NaN or an infinity.
     """
     _check(expected_shapes(config), files)
     total, done = sum(file.stat().st_size for file in files), 0
@@ -124,7 +124,11 @@ def read(
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Extremes tell, since a NaN is both of them: one pass without a copy, 40 times as fast as isfinite()."""
+    """Whether all values are finite.
+
+    Looks at minimum and maximum only, which are both NaN if any value is: one pass without a copy, 40 times as fast as
+    isfinite().
+    """
     if not tensor.is_floating_point():
         return True
     pieces = (torch.aminmax(piece) for piece in tensor.reshape(-1).split(_PIECE) if len(piece))
@@ -132,7 +136,7 @@ def _finite(tensor: Tensor) -> bool:
 
 
 def hashed(tensors: Iterable[tuple[str, Tensor]], digests: dict[str, TensorDigest]) -> Iterator[tuple[str, Tensor]]:
-    """Pass CPU tensors on, and enter the digest of each under its name."""
+    """Yield the CPU tensors unchanged, and add the digest of each to `digests` under its name."""
     for name, tensor in tensors:
         data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -149,14 +153,14 @@ def _check(expected: Shapes, files: list[Path]) -> None:
                 continue
             if is_quantised(kind):
                 raise WeightsError(
-                    f"fp8 and fp4 checkpoints are not supported yet, and {name} in {file} is {kind}: convert the "
+                    f"{name} in {file} is {kind}, but fp8 and fp4 checkpoints are not supported yet: convert the "
                     "weights to bf16"
                 )
             if kind not in _PLAIN:
                 problems.append(f"{name}: type {kind} is not supported")
             for ours, tensor in translate(name, torch.empty(shape, device="meta")):
                 if ours in found:
-                    problems.append(f"{ours}: stored twice, again in {file.name}")
+                    problems.append(f"{ours}: stored twice, the second time in {file.name}")
                 found[ours] = tuple(tensor.shape)
     problems += [f"{name}: missing" for name in expected.keys() - found.keys()]
     problems += [f"{name}: unexpected" for name in found.keys() - expected.keys()]
@@ -168,11 +172,11 @@ def _check(expected: Shapes, files: list[Path]) -> None:
     if problems:
         shown = "\n  ".join(sorted(problems)[:40])
         more = f"\n  and {len(problems) - 40} more" if len(problems) > 40 else ""
-        raise WeightsError(f"the checkpoint's tensors do not fit its config.json:\n  {shown}{more}")
+        raise WeightsError(f"the checkpoint's tensors do not match its config.json:\n  {shown}{more}")
 
 
 def _headers(file: Path) -> list[tuple[str, list[int], str]]:
-    """(name, shape, type) of every tensor of a shard."""
+    """Return (name, shape, type) of every tensor of a shard."""
     try:
         with safe_open(file, framework="pt") as shard:
             views = {name: shard.get_slice(name) for name in shard.keys()}  # noqa: SIM118
@@ -180,4 +184,4 @@ def _headers(file: Path) -> list[tuple[str, list[int], str]]:
     except OSError as error:
         raise WeightsError(f"cannot read {file}: {error}") from error
     except SafetensorError as error:
-        raise WeightsError(f"{file} is no readable safetensors file: {error}") from error
+        raise WeightsError(f"{file} is not a valid safetensors file: {error}") from error

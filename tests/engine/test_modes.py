@@ -52,7 +52,7 @@ def evict_checkpoints(engine: Engine) -> None:
     tree = engine.pool.tree
     for node in tree.nodes.values():
         if node.checkpoint is not None:
-            engine.pool.give(tree._drop_checkpoint(node))
+            engine.pool.release(tree._drop_checkpoint(node))
 
 
 @pytest.mark.parametrize("n", [300, 600, 1100])

@@ -44,7 +44,7 @@ def test_order_of_eviction() -> None:
         before = {name: node.checkpoint for name, node in pool.tree.nodes.items()}
         evicted = pool.tree.evict()
         assert evicted is not None
-        pool.give(evicted.slots)
+        pool.release(evicted.slots)
         for name, checkpoint in before.items():
             if name not in pool.tree.nodes:
                 gone.append(f"block {name.hex()}")
@@ -92,7 +92,7 @@ def test_a_referenced_block_stays_and_its_checkpoint_may_go() -> None:
     taken = pool.take(3, "prompt")
     assert taken is not None
     assert pool.tree.nodes[names[1]].checkpoint is None
-    pool.give(taken)
+    pool.release(taken)
     pool.tree.release(names)
     pool.check_integrity([])
 
@@ -111,8 +111,8 @@ def test_evictions_are_counted_by_what_went_and_for_whom() -> None:
         ("checkpoint", "decode"): 1,
         ("block", "transfer"): 1,
     }
-    assert pool.evicted_lately(names[1])
-    assert not pool.evicted_lately(names[0])
+    assert pool.recently_evicted(names[1])
+    assert not pool.recently_evicted(names[0])
 
 
 def test_the_last_names_to_go_are_known_as_many_as_there_are_slots() -> None:
@@ -120,10 +120,10 @@ def test_the_last_names_to_go_are_known_as_many_as_there_are_slots() -> None:
     for i in [*range(5), 3]:
         grow(pool, chain(i))
         grow(pool, chain(100 + i))
-    assert [i for i in range(5) if pool.evicted_lately(chain(i)[0])] == [4]
-    assert [i for i in range(5) if pool.evicted_lately(chain(100 + i)[0])] == [4]
+    assert [i for i in range(5) if pool.recently_evicted(chain(i)[0])] == [4]
+    assert [i for i in range(5) if pool.recently_evicted(chain(100 + i)[0])] == [4]
     grow(pool, chain(50))
-    assert [i for i in range(5) if pool.evicted_lately(chain(i)[0])] == [3]
+    assert [i for i in range(5) if pool.recently_evicted(chain(i)[0])] == [3]
 
 
 def test_a_chain_that_is_not_trusted_is_forgotten_as_far_as_it_is_nobody_elses() -> None:
@@ -169,7 +169,7 @@ class Machine(RuleBasedStateMachine):
         slot = slots.pop(0)
         if names[at] in self.pool.tree.nodes:
             self.pool.tree.acquire([names[at]])
-            self.pool.give([slot])
+            self.pool.release([slot])
         else:
             self.pool.tree.insert(names[at - 1] if at else None, names[at], slot)
 
@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
         at = data.draw(st.integers(0, len(self.running) - 1))
         names, slots = self.running.pop(at)
         self.pool.tree.release(names[: len(names) - len(slots)])
-        self.pool.give(slots)
+        self.pool.release(slots)
 
     @invariant()
     def books_add_up(self) -> None:
@@ -204,7 +204,7 @@ class Machine(RuleBasedStateMachine):
         """With nobody left, everything can be had."""
         for names, slots in self.running:
             self.pool.tree.release(names[: len(names) - len(slots)])
-            self.pool.give(slots)
+            self.pool.release(slots)
         assert self.pool.take(24, "prompt") is not None
         self.pool.check_integrity(range(24))
 

@@ -57,7 +57,7 @@ def test_damaged_and_absent_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no \*\.safetensors"):
         weight_files(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors at all")
-    with pytest.raises(WeightsError, match="no readable safetensors"):
+    with pytest.raises(WeightsError, match="not a valid safetensors"):
         dict(read(CONFIG, weight_files(tmp_path)))
 
 
@@ -66,7 +66,7 @@ def test_quantised_tensors_are_refused(tmp_path: Path, kind: torch.dtype) -> Non
     name = "layers.1.ffn.experts.3.w1.weight"
     stored = {name: torch.zeros(32, 32, dtype=torch.uint8).view(kind)}
     save_file(tiny_tensors(CONFIG) | stored, tmp_path / "model.safetensors")
-    with pytest.raises(WeightsError, match=rf"not supported yet, and {name} in .*model.safetensors is .*: convert"):
+    with pytest.raises(WeightsError, match=rf"{name} in .*model.safetensors is .*, but .* not supported yet: convert"):
         next(read(CONFIG, weight_files(tmp_path)))
 
 
@@ -134,7 +134,7 @@ def test_params_hold_every_value_once() -> None:
     assert layer.state_proj is not None
     assert torch.equal(layer.state_proj[:32], tensors["layers.1.attn.compressor.wkv.weight"][:32])
     assert torch.equal(layer.state_proj[32:64], tensors["layers.1.attn.compressor.wgate.weight"][:32])
-    with pytest.raises(WeightsError, match="never given"):
+    with pytest.raises(WeightsError, match="tensors are missing"):
         build(CONFIG, list(tensors.items())[1:], torch.float32, CPU)
 
 

@@ -43,7 +43,7 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "error: " in out
-    assert "no readable safetensors file" in out
+    assert "not a valid safetensors file" in out
     assert "Traceback" not in out
 
 

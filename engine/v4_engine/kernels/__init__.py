@@ -1,6 +1,6 @@
-"""The operators that a device may have faster versions of, behind one interface.
+"""The operators of which a device may have faster versions, behind one interface.
 
-`reference.py` is plain torch for any device; `for_device` gives the fastest set that is equal to it.
+`reference.py` is plain torch for any device. `for_device` returns the fastest set with the same results.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ from v4_engine.kernels import reference
 
 
 class Kernels(Protocol):
-    """What the forward calls; see reference.py for shapes and meaning."""
+    """The operators that the forward pass calls. reference.py documents their shapes and meaning."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
     def head_norm(self, q: Tensor, eps: float, acc: torch.dtype) -> Tensor: ...
@@ -59,9 +59,9 @@ class Kernels(Protocol):
 
 
 def for_device(device: torch.device, compute: torch.dtype) -> Kernels:
-    """The operators to use on a device for a compute type."""
+    """Return the operators to use on a device for a compute type."""
     if device.type == "cpu" and compute in (torch.float32, torch.float64):
-        from v4_engine.kernels import cpu  # noqa: PLC0415 - only who runs it needs its compiler
+        from v4_engine.kernels import cpu  # noqa: PLC0415 - numba is needed on a CPU only
 
         return cpu
     return reference

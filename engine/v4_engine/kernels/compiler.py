@@ -1,8 +1,8 @@
-"""numba's compiler and the place of what it compiled. Knows no operator.
+"""numba's compiler, and the folder in which compiled operators are kept.
 
-numba keeps compiled operators on disk, but only where it can write. An image, whose root file system is read-only,
-carries them in the folder that V4SERVE_COMPILED names; they are copied once to NUMBA_CACHE_DIR, which must be writable.
-numba itself tells which of them were made for this processor, numba and source, and compiles the others anew.
+numba caches compiled operators on disk, in a folder that must be writable. A container image, whose root file system is
+read-only, has them in the folder that V4SERVE_COMPILED names; they are copied once to NUMBA_CACHE_DIR. numba itself
+checks which of them were compiled for this processor, version of numba and source, and compiles the others.
 """
 
 import logging
@@ -22,14 +22,15 @@ log = logging.getLogger(__name__)
 
 
 def compiler(fastmath: bool | set[str]) -> Callable[[F], F]:
-    """A decorator that compiles a loop at its first use, with numba's cache on disk where there is a place for one."""
-    _start_from_image()
+    """Return a decorator that compiles a loop at its first use, with numba's cache on disk if its folder is
+    writable."""
+    _copy_from_image()
 
     def compiled(function: F) -> F:
         jit: Any = partial(njit, nogil=True, error_model="numpy", fastmath=fastmath)
         try:
             fast: F = jit(cache=True)(function)
-        except RuntimeError:  # numba's "no locator available"
+        except RuntimeError:  # numba: "no locator available", which means that it has no folder for its cache
             fast = jit()(function)
         return fast
 
@@ -37,25 +38,26 @@ def compiler(fastmath: bool | set[str]) -> Callable[[F], F]:
 
 
 @cache
-def _start_from_image() -> None:
-    carried, place = os.environ.get("V4SERVE_COMPILED"), os.environ.get("NUMBA_CACHE_DIR")
-    if carried and place:
-        copy_compiled(Path(carried), Path(place))
+def _copy_from_image() -> None:
+    source, target = os.environ.get("V4SERVE_COMPILED"), os.environ.get("NUMBA_CACHE_DIR")
+    if source and target:
+        copy_compiled(Path(source), Path(target))
 
 
-def copy_compiled(carried: Path, place: Path) -> None:
-    """Make `place` a copy of `carried` unless it is there; whole or not at all, also beside others who do the same.
+def copy_compiled(source: Path, target: Path) -> None:
+    """Copy the folder `source` to `target` unless `target` exists.
 
-    Where that fails, a warning says that starting takes longer.
+    The copy appears at once and complete, even if several processes make it. If it fails, a warning is logged, and the
+    operators are compiled, which makes the start slower.
     """
-    if place.exists():
+    if target.exists():
         return
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as beside:
-            whole = Path(beside) / place.name
-            shutil.copytree(carried, whole)
-            whole.rename(place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            copy = Path(folder) / target.name
+            shutil.copytree(source, copy)
+            copy.rename(target)
     except OSError as error:
-        if not place.exists():
-            log.warning("operators are compiled anew, as those of the image cannot be used: %s", error)
+        if not target.exists():
+            log.warning("cannot copy the image's compiled operators, so they are compiled again: %s", error)

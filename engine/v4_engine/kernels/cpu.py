@@ -1,7 +1,8 @@
-"""CPU versions of operators that torch spends on overhead: loops compiled by numba, equal but for rounding.
+"""CPU versions of the operators in which torch spends most of the time on overhead: loops compiled by numba.
 
-A decode step of a small batch is hundreds of operators on a few numbers each (Sinkhorn alone is 117 per sublayer); one
-compiled loop does the work of many. fp32 and fp64 only. Compiled at first use, and kept in numba's cache on disk.
+A decode step of a small batch is hundreds of torch operators on a few numbers each (Sinkhorn alone is 117 per
+sublayer); one compiled loop does the work of many. Results equal the reference's except for rounding. The loops support
+fp32 and fp64 only. They are compiled at first use and kept in numba's cache on disk.
 """
 
 import math
@@ -26,7 +27,7 @@ grouped_linear = reference.grouped_linear
 
 Floats = NDArray[np.floating]
 Ints = NDArray[np.int64]
-_SPREAD_ROWS = 64  # below, starting a thread costs more than it saves
+_SPREAD_ROWS = 64  # with fewer rows, starting a thread costs more than it saves
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -100,7 +101,7 @@ def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _spread(function: Callable[..., None], rows: tuple[NDArray[Any], ...], *shared: object) -> None:
-    """Run a loop over the rows of these arrays, on as many threads as torch computes with where it is worth it."""
+    """Run a loop over the rows of these arrays, on as many threads as torch uses if there are enough rows."""
     count, threads = rows[0].shape[0], torch.get_num_threads()
     if threads == 1 or count < _SPREAD_ROWS:
         function(*rows, *shared)
@@ -243,7 +244,7 @@ def _route(logits: Floats, experts: Ints, weights: Floats, bias: Floats, choose:
         for i in range(k):
             if choose:
                 best, top = -1, biased[0]
-                for e in range(count):  # in the order of torch's sort, in which NaN is the highest
+                for e in range(count):  # same order as torch's sort, in which NaN is the highest
                     higher = best < 0 or biased[e] > top or (math.isnan(biased[e]) and not math.isnan(top))
                     if open_[e] and higher:
                         best, top = e, biased[e]

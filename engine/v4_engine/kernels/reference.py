@@ -1,14 +1,14 @@
-"""The operators of the forward in plain torch, for any device: the truth that faster kernels are compared with.
+"""The operators of the forward pass in plain torch, for any device. Faster kernels are tested against them.
 
-Types: `acc` is fp32, or fp64 when the model computes in fp64. Every function is free of state and of host branches on
-tensor values. Sections name the reference.
+Types: `acc` is fp64 if the model computes in fp64, otherwise fp32. No function keeps state or branches on tensor values
+on the host. Section numbers in parentheses are those of the reference.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_WORKSPACE_BYTES = 8 << 20  # of one piece of an operator, roughly: measured on CPUs, what stays in cache is faster
+_WORKSPACE_BYTES = 8 << 20  # roughly, of one piece of an operator; pieces that stay in a CPU's cache measured faster
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -37,8 +37,8 @@ def hyper_pre(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Collapse streams [S, M, D] into a sublayer's input: (x [S, D], post [S, M], comb [S, M, M]) (2.2).
 
-    mixes [S, (2+M)M] in `acc` is the projection of the flat streams, whose norm factor comes after the product; scale
-    and base have one value per column of it. comb's first index is the source stream.
+    mixes [S, (2+M)M] in `acc` is the projection of the flat streams; their norm factor is applied here, after the
+    product. scale and base have one value per column of mixes. comb's first index is the source stream.
     """
     m = streams.shape[1]
     factor = (streams.flatten(1).to(mixes.dtype).square().mean(-1, keepdim=True) + norm_eps).rsqrt()
@@ -50,16 +50,18 @@ def hyper_pre(
 
 
 def hyper_post(out: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    """Streams [S, M, D] after a sublayer gave out [S, D]; `streams` are those that entered hyper_pre (2.2)."""
+    """Return streams [S, M, D] with a sublayer's output [S, D] mixed in; `streams` are the input of its hyper_pre
+    (2.2)."""
     mixed = comb.transpose(1, 2) @ streams.to(comb.dtype)
     return mixed.addcmul_(post.unsqueeze(-1), out.to(comb.dtype).unsqueeze(1)).to(streams.dtype)
 
 
 def route(logits: Tensor, bias: Tensor | None, fixed: Tensor | None, k: int, factor: float) -> tuple[Tensor, Tensor]:
-    """Experts [S, k] int64 of each token and their weights [S, k] (2.10). Ties go to the lower expert.
+    """Return the experts [S, k] int64 of each token and their weights [S, k] (2.10). Ties go to the lower expert.
 
-    A NaN score counts as the highest, as torch sorts, so that it reaches the token's weights and output.
-    logits [S, E] in `acc`; bias [E] takes part in the choice only; `fixed` [S, k] are the experts of a hash layer.
+    logits [S, E] are in `acc`. bias [E] affects the choice only, not the weights. `fixed` [S, k] are the experts of a
+    hash layer. A NaN score counts as the highest, as in torch's sort, so that it reaches the token's weights and
+    output.
     """
     scores = F.softplus(logits).sqrt()
     if fixed is None:
@@ -70,14 +72,14 @@ def route(logits: Tensor, bias: Tensor | None, fixed: Tensor | None, k: int, fac
 
 
 def swiglu(gate_up: Tensor, limit: float) -> Tensor:
-    """Clamped SwiGLU of [N, 2I] (gate, then up), computed in fp32 at least, in gate_up's type (2.10)."""
+    """Clamped SwiGLU of [N, 2I] (gate, then up), computed in fp32 or fp64 and returned in gate_up's type (2.10)."""
     acc = torch.float64 if gate_up.dtype == torch.float64 else torch.float32
     gate, up = gate_up.to(acc).chunk(2, dim=-1)
     return (F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)).to(gate_up.dtype)
 
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
-    """Nearly doubly stochastic [S, M, M] of logits [S, M, M]; the last pass is over columns (2.2)."""
+    """Make nearly doubly stochastic matrices [S, M, M] of logits [S, M, M]. The last pass normalises columns (2.2)."""
     c = logits.softmax(-1) + eps
     c = c / (c.sum(-2, keepdim=True) + eps)
     for _ in range(iterations - 1):
@@ -87,7 +89,7 @@ def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
 
 
 def compress(rows: Tensor, valid: Tensor, norm: Tensor, eps: float) -> Tensor:
-    """Close windows: rows [n, k, 2w] of [kv, score], valid [n, k] -> normed entries [n, w], before RoPE (2.6)."""
+    """Close windows: rows [n, k, 2w] of [kv, score] and valid [n, k] -> normed entries [n, w], before RoPE (2.6)."""
     kv, score = rows.chunk(2, dim=-1)
     weight = score.masked_fill(~valid[..., None], -torch.inf).softmax(dim=1)
     return rms_norm((weight * kv).sum(dim=1), norm, eps)
@@ -98,9 +100,9 @@ def index_scores(
 ) -> Tensor:
     """Lightning-indexer scores [T, Q, pages * 64] of tiles of queries against pages of 64 keys (2.9).
 
-    query [T, Q, Hi, di] and weight [T, Q, Hi] in `acc`; keys [rows, di] is a layer's row matrix. Pair p scores tile
-    pair_tile[p] against its sequence's page pair_page[p], whose keys start at row pair_row[p] (all int64 [P]). Places
-    without a pair hold garbage, as do keys that do not exist yet: the caller masks both.
+    query [T, Q, Hi, di] and weight [T, Q, Hi] are in `acc`; keys [rows, di] is a layer's row matrix. Pair p scores tile
+    pair_tile[p] against its sequence's page pair_page[p], whose keys start at row pair_row[p] (all int64 [P]). Scores
+    without a pair and scores of keys that do not exist yet are undefined: the caller masks both.
     """
     tiles, queries, heads, width = query.shape
     scores = query.new_empty(tiles, queries, pages, 64)
@@ -116,7 +118,8 @@ def index_scores(
 
 
 def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of scores [N, E] among the first visible[n] of each row, E >= k; ties go to the lower index.
+    """Select the k highest of scores [N, E], E >= k, among the first visible[n] of each row. Ties go to the lower
+    index.
 
     Returns (index [N, k] ascending, valid [N, k]); an invalid index is 0. A NaN score counts as infinite.
     """
@@ -131,7 +134,7 @@ def select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
     n, entries = scores.shape
     column = torch.arange(entries, device=scores.device)
-    # One NaN that is compared would shift the choices of every row behind it.
+    # Comparisons with NaN are false: its row would have fewer than k choices, which would shift those of later rows.
     scores = scores.masked_fill(scores.isnan(), torch.inf).masked_fill_(column >= visible[:, None], -torch.inf)
     least = scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
     above, equal = scores > least, scores == least
@@ -143,7 +146,7 @@ def _select(scores: Tensor, visible: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def attend(query: Tensor, rows: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
-    """Attention of tiles over rows that all queries of a tile share, K = V, with one sink logit per head (2.3).
+    """Attention of tiles over rows that all queries of a tile share, with K = V and one sink logit per head (2.3).
 
     query [T, Q, H, d] (scaled) and sinks [H] in `acc`, rows [T, K, d] finite, mask [T, Q, K] -> [T, Q, H, d].
     """
@@ -168,9 +171,9 @@ def _attend(query: Tensor, rows: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
 def attend_selected(
     query: Tensor, rows: Tensor, mask: Tensor, entries: Tensor, entry_row: Tensor, entry_mask: Tensor, sinks: Tensor
 ) -> Tensor:
-    """As `attend`, with further rows of each query's own: rows entry_row [T, Q, E] of the matrix `entries` [*, d].
+    """Attention as in `attend`, over rows that each query has to itself too: entry_row [T, Q, E] of `entries` [*, d].
 
-    Entries under a False in entry_mask [T, Q, E] are not read.
+    Entries whose entry_mask [T, Q, E] is False have no effect.
     """
     out = torch.empty_like(query)
     per_tile = entry_row.shape[1] * entry_row.shape[2] * query.shape[-1] * query.element_size()
@@ -183,7 +186,8 @@ def attend_selected(
 
 
 def _attend_two(query: Tensor, rows: Tensor, mask: Tensor, own: Tensor, own_mask: Tensor, sinks: Tensor) -> Tensor:
-    """One softmax over rows [T, K, d] of a tile's queries, rows own [T, Q, E, d] of each query, and the sinks."""
+    """Attention with one softmax over rows [T, K, d] of a tile, rows `own` [T, Q, E, d] of each query, and the
+    sinks."""
     tiles, queries, heads, width = query.shape
     rows = rows.to(query.dtype)
     near = torch.bmm(query.reshape(tiles, queries * heads, width), rows.transpose(1, 2))
@@ -197,12 +201,15 @@ def _attend_two(query: Tensor, rows: Tensor, mask: Tensor, own: Tensor, own_mask
 
 
 def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Rows of x [N, in], sorted by group, times their group's weight [G, out, in]; ends [G] int32 are row offsets."""
+    """Multiply rows x [N, in], sorted by group, by their group's weight [G, out, in].
+
+    ends [G] int32 is the end of each group's rows.
+    """
     if x.is_cuda:
         return F.grouped_mm(x, weight.transpose(-2, -1), offs=ends)
     out = x.new_empty(x.shape[0], weight.shape[1])
     start = 0
-    for group, end in enumerate(ends.tolist()):  # a CPU tensor: no device waits here
+    for group, end in enumerate(ends.tolist()):  # a CPU tensor, so this synchronises no device
         if end > start:
             torch.mm(x[start:end], weight[group].T, out=out[start:end])
         start = end
