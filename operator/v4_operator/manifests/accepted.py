@@ -1,7 +1,8 @@
-"""The last spec that could be followed, and the images that were chosen for it. Pure.
+"""Remembers the last valid spec of a V4Deployment and the images that were chosen for it. Pure.
 
-They stand in a ConfigMap that the API server lets nobody edit. It is named by its content, so another spec has another
-one, and the former one goes. While the spec of a V4Deployment is refused, the last good one is followed in its place.
+Both are stored in an immutable ConfigMap whose name contains a hash of its content. A new spec therefore creates a new
+ConfigMap, and the operator deletes the old one. While the spec of a V4Deployment is invalid, the operator follows the
+last valid one.
 """
 
 import json
@@ -22,15 +23,15 @@ _GENERATION_ANNOTATION = f"{GROUP}/generation"
 
 @dataclass(frozen=True)
 class Accepted:
-    """What was accepted."""
+    """The last valid spec and the images that were chosen for it."""
 
-    spec: Json = field(default_factory=dict)  # as it was written; empty = none was accepted yet
+    spec: Json = field(default_factory=dict)  # unparsed; empty = no spec was valid yet
     worker_image: str = ""
     router_image: str = ""
-    generation: int = 0  # of the V4Deployment that had the spec last; 0 = not known
+    generation: int = 0  # metadata.generation of the V4Deployment when it last had this spec; 0 = unknown
 
     def instead_of(self, v4d: V4Deployment, server_version: tuple[int, int]) -> V4Deployment | None:
-        """`v4d` with this spec; None if there is none, or if this version of the operator or server refuses it too."""
+        """Returns `v4d` with this spec. None if there is no such spec, or if it is invalid by today's checks."""
         if not self.spec:
             return None
         identity = {"name": v4d.name, "namespace": v4d.namespace, "uid": v4d.uid, "generation": v4d.generation}
@@ -42,7 +43,7 @@ class Accepted:
 
 
 def accepted_object(v4d: V4Deployment, settings: Settings, accepted: Accepted) -> dict[str, Any]:
-    """The ConfigMap that remembers it."""
+    """The ConfigMap that stores `accepted`."""
     data = {
         "spec": json.dumps(accepted.spec, sort_keys=True),
         "workerImage": accepted.worker_image,
@@ -63,13 +64,13 @@ def accepted_object(v4d: V4Deployment, settings: Settings, accepted: Accepted) -
 
 
 def last_accepted(name: str, uid: str, children: Iterable[Json]) -> Accepted:
-    """What was accepted last of the V4Deployment of this name and uid."""
+    """The last valid spec of the V4Deployment with this name and uid, read from its children."""
     found = [_read(obj) for obj in children if _remembers(obj, name, uid)]
     return max(found, key=lambda accepted: accepted.generation, default=Accepted())
 
 
 def _remembers(obj: Json, name: str, uid: str) -> bool:
-    """Whether an object is such a ConfigMap, with the content that it was made with."""
+    """Whether an object is such a ConfigMap and its content matches the hash in its name."""
     owner = controller(obj)
     if obj["kind"] != "ConfigMap" or owner is None or owner["uid"] != uid:
         return False

@@ -1,8 +1,8 @@
-"""How a model comes from Hugging Face into a claim: the claim, and the Job that fills it. Pure.
+"""The claim for a model from Hugging Face and the Job that downloads the model into it. Pure.
 
-A claim that is made here has no owner and is never deleted: weights cost hours. Its name follows from repository and
-revision, so V4Deployments of one namespace share it. The Job can go on where an earlier one stopped. What it runs on
-cannot be changed, so one that has not fetched the model yet is made anew when spec or operator say otherwise.
+A claim that the operator creates has no owner and is never deleted, because a download takes hours. Its name is derived
+from repository and revision, so the V4Deployments of a namespace share it. The Job resumes an interrupted download.
+The pod template of a Job is immutable, so an unfinished Job is replaced when its desired template changes.
 """
 
 from collections.abc import Iterable
@@ -21,23 +21,24 @@ from v4_operator.spec.v4deployment import HuggingFace, V4Deployment
 
 _RETRIES = 5
 _REQUESTS = {"cpu": "250m", "memory": "1Gi"}
-# A new volume belongs to root. A platform with this kind gives pods a group by itself, and refuses one that they name.
+# A new volume belongs to root, so the pod needs an fsGroup. A platform with this kind (OpenShift) assigns the group
+# itself and rejects pods that name one.
 ASSIGNS_GROUPS = ("security.openshift.io/v1", "SecurityContextConstraints")
 _GROUP = 65532
 
 
 @dataclass(frozen=True)
 class Download:
-    """How far the Job is."""
+    """The state of the download."""
 
-    job: str = ""  # its name; empty = the model need not be fetched
+    job: str = ""  # name of the Job; empty = nothing has to be downloaded
     done: bool = True
-    failure: str = ""  # what the Job says; empty = it has not failed
-    error: str = ""  # what the last attempt that failed said
+    failure: str = ""  # message of the Job's condition Failed; empty = the Job has not failed
+    error: str = ""  # termination message of the last failed attempt
 
 
 def download(v4d: V4Deployment, live: Live) -> Download:
-    """State of the fetched model."""
+    """The state of the V4Deployment's download."""
     fetched = v4d.spec.model.hugging_face
     if fetched is None:
         return Download()
@@ -50,31 +51,31 @@ def download(v4d: V4Deployment, live: Live) -> Download:
 
 
 def _last_error(live: Live) -> str:
-    """The last words of the newest pod that failed."""
+    """The termination message of the newest failed pod."""
     pods = [pod for pod in live.of("Pod") if label(pod, ROLE_LABEL) == DOWNLOAD]
     failed = [pod for pod in pods if pod.get("status", {}).get("phase") == "Failed"]
     newest = max(failed, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default={})
     status = newest.get("status", {})
     for each in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         ended = (each.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode"):  # injected containers, which others bring along, may have ended well
+        if ended.get("exitCode"):  # injected containers may have ended without an error
             return str(ended.get("message") or ended.get("reason") or "")
     return ""
 
 
 def job_name(v4d: V4Deployment, fetched: HuggingFace) -> str:
-    """Name of the Job for what it is to fetch, and where to."""
+    """Name of the Job; it contains a hash of the source and of the claim."""
     return child(v4d, "fetch", short_digest([fetched.repository, fetched.revision, claim_of(fetched)]))
 
 
 def outdated_jobs(desired: Iterable[Json], live: Live) -> list[Json]:
-    """Live Jobs that have not fetched their model, and would be made otherwise now."""
+    """Live Jobs that are not complete and differ from the desired Job of the same name."""
     jobs = ((obj, live.find("Job", obj["metadata"]["name"])) for obj in desired if obj["kind"] == "Job")
     return [job for obj, job in jobs if job and not holds(job, "Complete") and not was_applied(obj, job)]
 
 
 def download_objects(v4d: V4Deployment, settings: Settings, image: str) -> list[dict[str, Any]]:
-    """Claim and Job of a model from Hugging Face; nothing for other sources."""
+    """The claim and the Job for a model from Hugging Face; an empty list for other sources."""
     fetched = v4d.spec.model.hugging_face
     if fetched is None:
         return []
@@ -95,7 +96,7 @@ def _claim(v4d: V4Deployment, settings: Settings, fetched: HuggingFace) -> dict[
         "metadata": {
             "name": claim_of(fetched),
             "namespace": v4d.namespace,
-            # Not of one deployment: others may use it as well.
+            # No labels of one V4Deployment, because others may share the claim.
             "labels": {**settings.common_labels, "app.kubernetes.io/name": "v4serve", MANAGED_BY_LABEL: MANAGER},
             "annotations": CREATE_ONLY,
         },
@@ -104,7 +105,7 @@ def _claim(v4d: V4Deployment, settings: Settings, fetched: HuggingFace) -> dict[
 
 
 def _job(v4d: V4Deployment, settings: Settings, fetched: HuggingFace, image: str) -> dict[str, Any]:
-    """Runs where prefill workers may run, with their environment: proxies, mirrors, tolerations."""
+    """The Job. It uses the overrides of prefill pods, which have proxies, mirrors and tolerations that it needs too."""
     made = container(settings, _fetch(fetched, image), v4d.spec.prefill.pod)
     claim = {"name": VOLUME, "persistentVolumeClaim": {"claimName": claim_of(fetched)}}
     pod = Pod(DOWNLOAD, [made], [claim], child(v4d, "worker"), more={"restartPolicy": "Never"})

@@ -1,7 +1,7 @@
-"""Where pods find the model: a flag, and a volume that is mounted read-only. Pure.
+"""Tells pods where the model is: a flag and a volume that is mounted read-only. Pure.
 
-A model from Hugging Face is brought into a claim by a Job (`v4_operator.manifests.download`); here it is a claim like
-any other.
+A Job (`v4_operator.manifests.download`) downloads a model from Hugging Face into a claim; here it is a claim like any
+other.
 """
 
 from dataclasses import dataclass
@@ -16,31 +16,31 @@ VOLUME = "model"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """How a pod gets at the checkpoint."""
+    """How a pod accesses the checkpoint."""
 
-    argument: str  # of --model
-    volume: dict[str, Any] | None = None  # None = the image has it
+    argument: str  # value of --model
+    volume: dict[str, Any] | None = None  # None = the checkpoint is in the container image
 
     @property
     def mount(self) -> dict[str, Any] | None:
-        """The mount that belongs to the volume."""
+        """The volume mount for a container."""
         return None if self.volume is None else {"name": VOLUME, "mountPath": MODEL_DIR, "readOnly": True}
 
 
 def model_source(model: Model) -> ModelSource:
-    """The source that the spec names."""
+    """Flag and volume for the source in the spec."""
     if model.source == "demo":
         return ModelSource("demo")
     return ModelSource(_inside(_path(model)), {"name": VOLUME, **_volume(model)})
 
 
 def claim_of(fetched: HuggingFace) -> str:
-    """The claim that holds a fetched model: the user's, or one that every V4Deployment of this model shares."""
+    """Name of the claim for a downloaded model: the user's, or one that all V4Deployments of the model share."""
     return fetched.claim or f"v4serve-model-{short_digest([fetched.repository, fetched.revision])}"
 
 
 def folder_of(fetched: HuggingFace) -> str:
-    """Folder of a fetched model within its claim, which may hold several."""
+    """Folder of a downloaded model inside its claim, which may hold several models."""
     return f"{fetched.repository}/{fetched.revision.replace('/', '_')}"
 
 

@@ -1,7 +1,8 @@
-"""Pod templates: what every pod of a V4Deployment has in common, and where users' additions go. Pure.
+"""Builds pod templates: the parts that all pods of a V4Deployment share, merged with users' additions. Pure.
 
-Pods meet the `restricted` Pod Security Standard. They name no user id, so that a platform may assign one (OpenShift
-does); images say a numeric one. What a user adds never replaces what is set here, but annotations for scrapers.
+Pods meet the `restricted` Pod Security Standard. They set no user id, so that a platform such as OpenShift can assign
+one; images have a numeric user. Users' additions never replace a value that is set here, except the annotations for
+scrapers.
 """
 
 import math
@@ -20,14 +21,14 @@ TMP = "tmp"
 TOKEN_VOLUME = "token"
 TOKEN_DIR = "/etc/v4serve/token"
 TOKEN_PATH = f"{TOKEN_DIR}/{TOKEN_FILE}"
-GRACE_MARGIN_SECONDS = 30  # between the end of draining and the kill
+GRACE_MARGIN_SECONDS = 30  # between the end of draining and SIGKILL
 
 _STARTUP_PERIOD_SECONDS = 2
 
 
 @dataclass(frozen=True)
 class Container:
-    """What differs between containers."""
+    """The parts in which containers differ."""
 
     name: str
     image: str
@@ -35,14 +36,14 @@ class Container:
     resources: Json
     ports: Mapping[str, int] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
-    secret_env: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # variable -> Secret, entry
+    secret_env: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # variable -> (Secret, entry)
     mounts: Sequence[Json] = ()
     probes: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Pod:
-    """What differs between pods."""
+    """The parts in which pods differ."""
 
     role: str
     containers: Sequence[dict[str, Any]]
@@ -53,16 +54,16 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     api_token: bool = False  # whether the service account's token is mounted
     grace_seconds: int = GRACE_MARGIN_SECONDS
-    more: Json = field(default_factory=dict)  # further fields of the pod's spec
+    more: Json = field(default_factory=dict)  # additional fields of the pod's spec
 
 
 def present(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is empty: the API server drops it, and then it would differ for ever."""
+    """Drops empty fields. The API server drops them too, and a comparison would then always find a difference."""
     return {key: value for key, value in fields.items() if value not in ("", None, [], (), {})}
 
 
 def requirements(given: Json, defaults: Mapping[str, str], devices: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """A container's resources: as given, a request for what is neither requested nor limited, and devices."""
+    """A container's resources: the given ones, default requests for what has no request or limit, and devices."""
     whole = {name: str(number) for name, number in (devices or {}).items() if number}
     limits = {**_amounts(given.get("limits")), **whole}
     open_defaults = {name: amount for name, amount in defaults.items() if name not in limits}
@@ -71,13 +72,13 @@ def requirements(given: Json, defaults: Mapping[str, str], devices: Mapping[str,
 
 
 def cores(resources: Json) -> int:
-    """Threads that suit these requirements: the CPU requested, or else allowed, rounded up."""
+    """The number of threads for these resources: the CPU request, or else the CPU limit, rounded up."""
     amount = {**resources.get("limits", {}), **resources.get("requests", {})}["cpu"]
     return max(1, math.ceil(float(parse_quantity(amount))))
 
 
 def http_probe(path: str, port: int, period: int, failures: int) -> dict[str, Any]:
-    """A probe of a monitoring port. Its timeout is long: a busy process answers late, and lives."""
+    """A probe of a monitoring port. Its timeout is long, because a busy process answers late although it is healthy."""
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": period,
@@ -87,10 +88,10 @@ def http_probe(path: str, port: int, period: int, failures: int) -> dict[str, An
 
 
 def probes(port: int, start_seconds: int) -> dict[str, Any]:
-    """Of a process that answers /health from its start, and /ready once it can serve.
+    """Probes of a process that answers /health soon after its start and /ready once it can serve.
 
-    Until it answers for the first time it may take `start_seconds`. Loading takes as long as it takes after that: the
-    rollout's deadline judges it, and killing the process would only begin it again.
+    The first answer may take `start_seconds`. Loading the model after that has no limit here: the rollout's progress
+    deadline covers it, and killing the process would only restart the loading.
     """
     starts = math.ceil(start_seconds / _STARTUP_PERIOD_SECONDS)
     return {
@@ -101,12 +102,12 @@ def probes(port: int, start_seconds: int) -> dict[str, Any]:
 
 
 def log_arguments(settings: Settings) -> list[str]:
-    """Flags for a format that is not the default: an older image would end at a flag that it does not know."""
+    """The flag for the log format; empty for the default, because older images exit if they do not know the flag."""
     return ["--log-format", settings.log_format] if settings.log_format != "human" else []
 
 
 def container(settings: Settings, made: Container, overrides: PodOverrides) -> dict[str, Any]:
-    """One container of a pod."""
+    """A container with the user's additions."""
     own_env: list[Json] = [{"name": name, "value": value} for name, value in made.env.items()]
     own_env += [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": entry}}}
@@ -167,7 +168,7 @@ def template(v4d: V4Deployment, settings: Settings, pod: Pod, overrides: PodOver
 
 
 def _scraping(containers: Iterable[Json]) -> dict[str, str]:
-    """Annotations that scrapers without PodMonitors go by. They can name one port: of a pair, the prefill worker's."""
+    """Annotations for scrapers that do not use PodMonitors. They name a single port; a pair's pod names prefill's."""
     ports = [port["containerPort"] for each in containers for port in each.get("ports", ())]
     monitoring = [port for port in ports if port in MONITORING_PORTS.values()]
     if not monitoring:
@@ -180,17 +181,17 @@ def _scraping(containers: Iterable[Json]) -> dict[str, str]:
 
 
 def token_volume(v4d: V4Deployment) -> dict[str, Any]:
-    """The component token, which routers and workers show each other."""
+    """The volume with the component token, by which routers and workers authenticate to each other."""
     return {"name": TOKEN_VOLUME, "secret": {"secretName": child(v4d, "token")}}
 
 
 def token_mount() -> dict[str, Any]:
-    """Where the component token is mounted."""
+    """The mount of the component token."""
     return {"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True}
 
 
 def _others(added: Iterable[Json], own: Iterable[Json], key: str) -> list[Json]:
-    """What users add, without what has the key of something of ours."""
+    """Users' items, without those whose key is taken by one of the operator's items."""
     taken = {item[key] for item in own}
     return [item for item in added if item.get(key) not in taken]
 

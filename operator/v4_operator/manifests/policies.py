@@ -1,8 +1,8 @@
-"""Who may talk to whom, and how many pods may be evicted at once. Pure.
+"""Network policies and pod disruption budgets. Pure.
 
-Network policies are enforced by the cluster's network, if it does so at all; the component token holds everywhere.
-Probes come from the node, which every network lets through. Routers and the Job that fetches a model may connect
-anywhere: the one needs the API server, the other a hub or mirror, and neither's address and port are known here.
+A cluster's network plugin may ignore network policies; the component token protects workers in any case. Kubelet's
+probes come from the node, whose traffic network plugins always admit. Egress of routers and of the download Job is not
+restricted: routers need the API server and the Job needs a hub or mirror, whose addresses and ports are unknown here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,15 +16,15 @@ from v4_operator.manifests.settings import Settings
 from v4_operator.manifests.workers import CONTAINERS
 from v4_operator.spec.v4deployment import V4Deployment
 
-_DNS_PORTS = (53, 5353)  # the latter on OpenShift: policies see the port of the pod, not of its Service
-_NAMESPACE_NAME = "kubernetes.io/metadata.name"  # on every namespace since server 1.21
+_DNS_PORTS = (53, 5353)  # OpenShift's DNS pods listen on 5353, and policies match a pod's port, not its Service's
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"  # label of every namespace since Kubernetes 1.21
 
 
 def disruption_budgets(v4d: V4Deployment, settings: Settings, pools: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """At most one pod of a pool is evicted at a time; the only pod of a pool may be, so that nodes can be drained.
+    """Budgets that allow one eviction per pool at a time, even of a pool's only pod, so that nodes can be drained.
 
-    `pools` are role and revision of worker pools. Each revision's has a budget of its own: a budget counts pods that
-    are not ready as gone, and those of a revision that is only starting must not keep another one's from moving.
+    `pools` has the role and the revision of each worker pool. Each revision has its own budget: a budget counts unready
+    pods as disrupted, so the pods of a starting revision would otherwise block evictions of another revision's pods.
     """
     spec: dict[str, Any] = {"maxUnavailable": 1}
     if settings.server_version >= (1, 27):
@@ -47,7 +47,7 @@ def _budget_version(settings: Settings) -> str:
 
 
 def network_policies(v4d: V4Deployment, settings: Settings, pools: Iterable[str]) -> list[dict[str, Any]]:
-    """For the worker pods of these roles, the router, and the Job that fetches a model."""
+    """Policies for worker pods of the roles `pools`, for routers, and for the download Job."""
     policies = [_worker_policy(v4d, settings, role) for role in pools]
     policies.append(_policy(v4d, settings, ROUTER, _router_ingress(v4d, settings), None))
     if v4d.spec.model.hugging_face:
@@ -56,7 +56,7 @@ def network_policies(v4d: V4Deployment, settings: Settings, pools: Iterable[str]
 
 
 def _worker_policy(v4d: V4Deployment, settings: Settings, role: str) -> dict[str, Any]:
-    """In from the router and from workers, out to workers and to DNS."""
+    """Allows ingress from routers and workers, and egress to workers and DNS."""
     workers = [{"podSelector": {"matchLabels": selector(v4d, other)}} for other in CONTAINERS]
     router = {"podSelector": {"matchLabels": selector(v4d, ROUTER)}}
     ingress = [_rule("from", [router, *workers], [WORKER_PORTS[worker] for worker in CONTAINERS[role]])]
@@ -67,14 +67,14 @@ def _worker_policy(v4d: V4Deployment, settings: Settings, role: str) -> dict[str
 
 
 def _router_ingress(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any]]:
-    """Clients from anywhere; whoever scrapes, and the operator, at the monitoring port."""
+    """Allows clients from anywhere, and scrapers and the operator at the monitoring port."""
     monitoring = MONITORING_PORTS[ROUTER]
     operator = _rule("from", _operator(v4d, settings), [monitoring])
     return [_rule("from", [], [ROUTER_PORT]), operator, *_scrapers(v4d, settings, [monitoring])]
 
 
 def _operator(v4d: V4Deployment, settings: Settings) -> list[Json]:
-    """The operator's pods; anyone where it runs outside the cluster, since nothing tells what address it has then."""
+    """Peers that match the operator's pods; empty, which allows anyone, if the operator runs outside the cluster."""
     if not settings.operator_namespace:
         return []
     pods = {"podSelector": present({"matchLabels": dict(settings.operator_labels)})}
@@ -90,14 +90,14 @@ def _scrapers(v4d: V4Deployment, settings: Settings, ports: Sequence[int]) -> li
 
 
 def _rule(direction: str, peers: Sequence[Json], ports: Sequence[int]) -> dict[str, Any]:
-    """TCP from or to these peers; from or to anyone if there are none."""
+    """A rule for TCP from or to these peers; from or to anyone if `peers` is empty."""
     return present({direction: list(peers), "ports": [{"port": port, "protocol": "TCP"} for port in ports]})
 
 
 def _policy(
     v4d: V4Deployment, settings: Settings, role: str, ingress: Sequence[Json], egress: Sequence[Json] | None
 ) -> dict[str, Any]:
-    """Of the pods of a role; egress None = anywhere."""
+    """The policy of a role's pods; `egress` None does not restrict egress."""
     types = ["Ingress"] if egress is None else ["Ingress", "Egress"]
     rules = present({"ingress": list(ingress), "egress": list(egress or ())})
     return {

@@ -1,6 +1,6 @@
-"""The router: its Deployment, Service, policy file, and the right to look for workers. Pure.
+"""The router's objects: Deployment, Service, policy file, and the permission to watch pods. Pure.
 
-What the policy file says is read again when it changes, so none of it restarts a router.
+Routers reload the policy file when it changes, so a change of policy does not restart them.
 """
 
 import json
@@ -32,13 +32,13 @@ from v4_operator.spec.v4deployment import V4Deployment
 ROUTER = "router"
 _POLICY_DIR = "/etc/v4serve/policy"
 _KEYS_DIR = "/etc/v4serve/keys"
-_ACCOUNT_ANNOTATION = f"{GROUP}/service-account"  # on pods: uid of the one whose token they have, if it was replaced
+_ACCOUNT_ANNOTATION = f"{GROUP}/service-account"  # on router pods: uid of a recreated ServiceAccount
 _START_SECONDS = 120
 _REQUESTS = {"cpu": "100m", "memory": "512Mi"}
 
 
 def access_objects(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any]]:
-    """Service accounts of workers, which may do nothing, and of the router, which may read this namespace's pods."""
+    """ServiceAccounts of workers, without permissions, and of routers, which may read the namespace's pods."""
     name = child(v4d, ROUTER)
     subject = {"kind": "ServiceAccount", "name": router_account(v4d), "namespace": v4d.namespace}
     return [
@@ -66,16 +66,17 @@ def router_account(v4d: V4Deployment) -> str:
 
 
 def account_uid(v4d: V4Deployment, live: Live) -> str:
-    """Of the router's ServiceAccount if it was made after the router's Deployment; else empty.
+    """Uid of the router's ServiceAccount if it was created after the router's Deployment; otherwise empty.
 
-    The account is made before the Deployment, so then it replaces one that was deleted. The token in the router's pods
-    is still the former one's and refused: it takes new pods. The user's own account is not seen here.
+    The operator creates the account first, so a later one replaces an account that was deleted. The router's pods then
+    hold a token of the deleted account, which the API server refuses, and must be replaced. A ServiceAccount that the
+    user brings is not watched.
     """
     name = child(v4d, ROUTER)
     account, deployment = live.find("ServiceAccount", name), live.find("Deployment", name)
     if deployment is None or router_account(v4d) != name:
         return ""
-    if account is None:  # about to be made again: once is enough for new pods
+    if account is None:  # it is about to be recreated, which then replaces the pods once
         annotations = deployment["spec"]["template"]["metadata"].get("annotations") or {}
         return str(annotations.get(_ACCOUNT_ANNOTATION, ""))
     replaced = moment(account["metadata"]["creationTimestamp"]) > moment(deployment["metadata"]["creationTimestamp"])
@@ -83,7 +84,7 @@ def account_uid(v4d: V4Deployment, live: Live) -> str:
 
 
 def service(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
-    """The address of clients."""
+    """The Service that clients connect to."""
     wanted = v4d.spec.router
     port = {"name": "http", "port": wanted.service_port, "targetPort": ROUTER_PORT, "protocol": "TCP"}
     return {
@@ -95,12 +96,12 @@ def service(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
 
 
 def endpoint(v4d: V4Deployment) -> str:
-    """Base address for OpenAI clients within the cluster."""
+    """The base URL for OpenAI clients inside the cluster."""
     return f"http://{v4d.name}.{v4d.namespace}.svc:{v4d.spec.router.service_port}/v1"
 
 
 def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
-    """What the router does in doubt. The file is YAML, of which JSON is a part."""
+    """The ConfigMap with the router's policy file. The router reads YAML, of which JSON is a subset."""
     policy = {
         "request_timeout_seconds": v4d.spec.router.request_timeout_seconds,
         "max_requests": v4d.spec.router.max_requests,
@@ -120,8 +121,10 @@ def policy_map(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
 
 
 def router_deployment(v4d: V4Deployment, settings: Settings, image: str, account: str = "") -> dict[str, Any]:
-    """The router's Deployment: a new router serves before an old one goes. Another `account` (see `account_uid`) takes
-    new pods."""
+    """The router's Deployment. A new router is ready before an old one stops.
+
+    A change of `account` (see `account_uid`) replaces the pods.
+    """
     spec = {
         "replicas": v4d.spec.router.replicas,
         "revisionHistoryLimit": 2,

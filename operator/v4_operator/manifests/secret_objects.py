@@ -1,6 +1,6 @@
-"""The Secrets that are made for a V4Deployment: component token and API key. Made once, then left alone.
+"""The Secrets of a V4Deployment: component token and API key. They are created once and never updated.
 
-The one place where something random enters a plan. A plan writes them only where they do not exist.
+This is the only place where a desired object contains random values. The objects are written only if they do not exist.
 """
 
 import base64
@@ -17,7 +17,7 @@ DEFAULT_TENANT = "default"
 
 
 def secret_objects(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any]]:
-    """The component token, and an API key unless the user brings keys or wants none."""
+    """The component token, and an API key unless the user brings keys or turns authentication off."""
     made = [_secret(v4d, settings, "token", _token())]
     if keys_secret(v4d) == child(v4d, "api-key"):
         made.append(_secret(v4d, settings, "api-key", _api_key()))
@@ -25,7 +25,7 @@ def secret_objects(v4d: V4Deployment, settings: Settings) -> list[dict[str, Any]
 
 
 def keys_secret(v4d: V4Deployment) -> str:
-    """Name of the Secret with API keys; empty if the router asks for none."""
+    """Name of the Secret with API keys; empty if the router requires none."""
     if v4d.spec.router.auth == "none":
         return ""
     return v4d.spec.router.api_keys_secret or child(v4d, "api-key")

@@ -1,6 +1,6 @@
-"""Deployments of prefill and decode workers, one per pool and revision, or one for pairs in one pod. Pure.
+"""Deployments of workers: one per role and revision, or with placement shared one per revision. Pure.
 
-All settings of a worker are arguments, so that a change of them is a change of the template.
+All settings of a worker are command-line arguments, so a changed setting changes the pod template.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from v4_operator.spec.capacity import WORKER_REQUESTS, cache_bytes, pool_of
 from v4_operator.spec.size import Size
 from v4_operator.spec.v4deployment import PodOverrides, Pool, Spec, V4Deployment
 
-# Containers of a worker pod by the pod's role.
+# The containers of a worker pod, by the pod's role.
 CONTAINERS: Mapping[str, tuple[WorkerRole, ...]] = {
     "prefill": ("prefill",),
     "decode": ("decode",),
@@ -54,11 +54,11 @@ class Workers:
     revision: str
 
     def deployments(self, size: Size) -> list[dict[str, Any]]:
-        """The worker Deployments of this revision."""
+        """The revision's Deployments for `size` workers."""
         return [self.deployment(role, pods_for(role, size)) for role in pod_roles(self.v4d.spec)]
 
     def deployment(self, role: str, replicas: int) -> dict[str, Any]:
-        """The Deployment of pods of this role: prefill, decode or pair."""
+        """The Deployment of pods with this role: prefill, decode or pair."""
         v4d, rollout = self.v4d, self.v4d.spec.rollout
         one_less = {"maxSurge": 0, "maxUnavailable": 1}
         one_more = {"maxSurge": 1, "maxUnavailable": 0}
@@ -118,12 +118,12 @@ def pod_roles(spec: Spec) -> tuple[str, ...]:
 
 
 def pods_for(role: str, size: Size) -> int:
-    """Pods of a role for so many workers."""
+    """The number of pods of a role that hold `size` workers."""
     return {"prefill": size.prefill, "decode": size.decode, "pair": size.pairs}[role]
 
 
 def overrides(spec: Spec, role: str) -> PodOverrides:
-    """What users add to pods of a role. A pair's pod is a prefill pod that has the decode pool's volumes too."""
+    """Users' additions to pods of a role. A pair's pod has prefill's additions and also the volumes of decode."""
     if role == "decode":
         return spec.decode.pod
     if role == "prefill":
@@ -134,13 +134,13 @@ def overrides(spec: Spec, role: str) -> PodOverrides:
 
 
 def devices(pool: Pool) -> dict[str, int]:
-    """Accelerators of one worker by the name of their resource."""
+    """The accelerators of one worker as extended resources."""
     resource = ACCELERATORS[pool.accelerator.type].resource
     return {resource: pool.accelerator.count or pool.parallel.tensor * pool.parallel.data} if resource else {}
 
 
 def arguments(spec: Spec, role: WorkerRole, model: str, threads: int) -> list[str]:
-    """Command line of a worker. A size that is 0 there too means that the worker decides."""
+    """The command line of a worker. A value of 0 means that the worker chooses, as in the spec."""
     cache, pool = spec.cache, pool_of(spec, role)
     memory = ("--slots", cache.slots) if cache.slots else ("--memory", cache_bytes(spec, pool))
     flags: dict[str, object] = {

@@ -1,10 +1,16 @@
-"""Whether an object must be written, and whose it is. Pure.
+"""Decides whether an object must be written, and which V4Deployment it belongs to. Pure.
 
-A live object holds more than was applied: defaults, status, fields of others. So `desired` is compared as a part of
-it, by the same rules as server-side apply merges: mappings by their desired keys, lists whose items have keys by those
-(a container that was injected is nobody's difference, wherever it stands), other lists element by element. Fields that
-server-side apply replaces as a whole are compared as a whole. Quantities are compared by value, and what is empty is
-as what is absent. What was once desired and is no longer shows in the hash that every write leaves in an annotation.
+A live object contains more than the operator applied: defaults, status, and fields of other managers. `desired` is
+therefore compared as a subset, by the rules with which server-side apply merges:
+
+- mappings by the desired keys;
+- lists of keyed items by those keys, so that an injected container is no difference, wherever it stands;
+- other lists element by element;
+- fields that server-side apply replaces as a whole, as a whole;
+- quantities by value; an empty value equals an absent one.
+
+A field that is no longer desired is detected by the hash of the desired object, which every write stores in an
+annotation.
 """
 
 import hashlib
@@ -17,11 +23,11 @@ from kubernetes.utils.quantity import parse_quantity
 from v4_core.kubernetes import DEPLOYMENT_LABEL, GROUP, KIND, MANAGED_BY_LABEL, MANAGER, Json
 
 APPLIED_ANNOTATION = f"{GROUP}/applied"  # name and hash of the desired object
-CREATE_ONLY_ANNOTATION = f"{GROUP}/create-only"  # "true": made if absent; its content is never changed
+CREATE_ONLY_ANNOTATION = f"{GROUP}/create-only"  # "true": created if absent; its content is never updated
 
 _QUANTITIES = frozenset({"requests", "limits"})  # mappings whose values are quantities
 _QUANTITY = frozenset({"sizeLimit", "divisor"})
-# Lists that several managers may add to, by the keys that tell their items apart.
+# Lists to which several managers may add items, with the keys that identify an item.
 _KEYED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "containers": (("name",),),
     "env": (("name",),),
@@ -32,24 +38,24 @@ _KEYED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "ports": (("containerPort", "protocol"), ("port", "protocol")),  # of a container, of a Service
     "ownerReferences": (("uid",),),
 }
-# Fields that server-side apply takes as one value, and to which the API server adds no defaults: compared as a whole.
+# Fields that server-side apply replaces as one value and to which the API server adds no defaults.
 _WHOLE = frozenset({"selector", "podSelector", "nodeSelector", "rules", "subjects", "ingress", "egress"})
 
 
 def digest(value: Any) -> str:
-    """Of JSON, whatever the order of keys."""
+    """Hash of a JSON value, independent of the order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 def stamped(desired: Json) -> dict[str, Any]:
-    """`desired` as it is written: with its name and hash in an annotation."""
+    """`desired` with its name and hash in an annotation, as it is written."""
     metadata = desired["metadata"]
     annotations = {**metadata.get("annotations", {}), APPLIED_ANNOTATION: _stamp(desired)}
     return {**desired, "metadata": {**metadata, "annotations": annotations}}
 
 
 def upkept(desired: Json) -> dict[str, Any]:
-    """What is written to an object that exists: all of it, or only labels and owner where its content is left alone."""
+    """The object to apply to an existing one: all of `desired`, or only labels and owner if it is create-only."""
     if not create_only(desired):
         return stamped(desired)
     metadata, identity = desired["metadata"], ("name", "namespace", "labels", "ownerReferences")
@@ -63,7 +69,7 @@ def needs_write(written: Json, live: Json) -> bool:
 
 
 def was_applied(desired: Json, live: Json) -> bool:
-    """Whether the live object came from this very desired one; what others changed since is repaired anyway."""
+    """Whether `live` was last written from exactly this desired object. Later changes by others do not matter."""
     annotations = live["metadata"].get("annotations") or {}
     return bool(annotations.get(APPLIED_ANNOTATION) == _stamp(desired))
 
@@ -73,7 +79,7 @@ def _stamp(desired: Json) -> str:
 
 
 def contains(desired: Any, live: Any, key: str = "", *, whole: bool = False) -> bool:
-    """Whether everything in `desired` stands in `live`, and nothing else if `whole`; both stand at `key`."""
+    """Whether `live` contains everything in `desired`, and nothing else if `whole`. `key` is the field of both."""
     whole = whole or key in _WHOLE
     if isinstance(desired, Mapping):
         if live and not isinstance(live, Mapping):
@@ -99,7 +105,7 @@ def contains(desired: Any, live: Any, key: str = "", *, whole: bool = False) -> 
 
 
 def _by_key(desired: Sequence[Any], live: Sequence[Any], key: str) -> list[tuple[Any, Any]] | None:
-    """Items of a list with those of the same keys in `live`; None for an empty list, or one whose items have none."""
+    """Pairs the items of two lists by their keys. Returns None if the list is empty or its items have no such keys."""
     for names in _KEYED.get(key, ()):
         if desired and all(isinstance(item, Mapping) and names[0] in item for item in [*desired, *live]):
             there = {tuple(item.get(name) for name in names): item for item in live}
@@ -117,15 +123,15 @@ def _same_quantity(desired: Any, live: Any) -> bool:
 
 
 def create_only(desired: Json) -> bool:
-    """Whether the content of an existing object of this name is left as it is."""
+    """Whether an existing object of this name keeps its content."""
     return bool(desired["metadata"].get("annotations", {}).get(CREATE_ONLY_ANNOTATION) == "true")
 
 
 def is_ours(desired: Json, live: Json) -> bool:
-    """Whether `live` may be written as `desired`: made by an operator, for the same V4Deployment.
+    """Whether the operator created `live` for the same V4Deployment, so that it may be overwritten with `desired`.
 
-    Its controller says so, or where it has none its labels do; an object that lost only labels gets them back. What
-    has no owner, such as a model's claim, belongs to nobody and is shared.
+    The controller reference decides; without one, the labels do. An object that lost only its labels gets them back. A
+    desired object without an owner, such as a model's claim, is shared and may always be written.
     """
     owner, other = controller(desired), controller(live)
     if owner is None:
@@ -136,10 +142,11 @@ def is_ours(desired: Json, live: Json) -> bool:
 
 
 def belongs(live: Json, name: str, uid: str) -> bool:
-    """Whether `live` goes when the V4Deployment of this name and uid wants it no longer.
+    """Whether `live` may be deleted once the V4Deployment with this name and uid no longer needs it.
 
-    It controls it, or nobody does. Of what nobody controls an annotation must say that an operator wrote it under this
-    name: a copy that somebody made by hand, of a Secret for instance, has all the labels and annotations too.
+    The V4Deployment must be its controller, or it has no controller. In the second case the annotation of the last
+    write must contain the object's own name: a copy that a user made, for instance of a Secret, has the labels and
+    annotations of the original.
     """
     other = controller(live)
     if other is not None:
@@ -149,7 +156,7 @@ def belongs(live: Json, name: str, uid: str) -> bool:
 
 
 def is_leaving(desired: Json, live: Json) -> bool:
-    """Whether `live` goes by itself: it is being deleted, or belonged to a former V4Deployment of the same name."""
+    """Whether `live` will disappear: it is being deleted, or its owner was a former V4Deployment of the same name."""
     owner, other = controller(desired), controller(live)
     if live["metadata"].get("deletionTimestamp"):
         return True
@@ -159,12 +166,12 @@ def is_leaving(desired: Json, live: Json) -> bool:
 
 
 def _labelled(live: Json, name: str) -> bool:
-    """Whether its labels say that it was made for the V4Deployment of this name."""
+    """Whether the labels name the operator and the V4Deployment of this name."""
     labels = live["metadata"].get("labels") or {}
     return bool(labels.get(MANAGED_BY_LABEL) == MANAGER and labels.get(DEPLOYMENT_LABEL) == name)
 
 
 def controller(obj: Json) -> Json | None:
-    """The owner reference of the controller."""
+    """The owner reference of the controller; None if there is none."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), None)

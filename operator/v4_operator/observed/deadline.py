@@ -1,7 +1,8 @@
-"""Whether progress is overdue. Pure.
+"""Decides whether the progress deadline has passed. Pure.
 
-Told by the children alone: since when a pod is not ready, or could not be created. A Deployment's own deadline is asked
-as well, but it ends with the first time that all its pods are ready, and so misses what a later change of size wants.
+The decision depends on children only: how long a pod has been unready, or could not be created. A Deployment's own
+progress deadline counts as well, but the Deployment controller stops checking it once all pods were ready, so it does
+not cover a later change of replicas.
 """
 
 from collections.abc import Iterable
@@ -14,21 +15,21 @@ from v4_operator.observed.objects import condition, holds, moment
 
 @dataclass(frozen=True)
 class Deadline:
-    """How long something may stay as it is."""
+    """The current time and the time that progress may take."""
 
     now: datetime
     limit: timedelta
 
     def missed_since(self, since: datetime) -> bool:
-        """Whether what began then takes too long."""
+        """Whether more than the limit has passed since `since`."""
         return self.now - since > self.limit
 
     def missed_by_pods(self, pods: Iterable[Json]) -> bool:
-        """Whether a pod is not ready for too long."""
+        """Whether a pod has been unready for longer than the limit."""
         return any(not holds(pod, "Ready") and self.missed_since(ready_since(pod)) for pod in pods)
 
     def missed_by_deployments(self, deployments: Iterable[Json]) -> bool:
-        """Whether a Deployment says so, or cannot create pods for too long."""
+        """Whether a Deployment reports a missed deadline, or could not create pods for longer than the limit."""
         return any(map(self._missed_by, deployments))
 
     def _missed_by(self, deployment: Json) -> bool:
@@ -40,5 +41,5 @@ class Deadline:
 
 
 def ready_since(pod: Json) -> datetime:
-    """When the pod became ready, or stopped being so, or was made."""
+    """When the pod's readiness last changed; its creation time if it never did."""
     return moment(condition(pod, "Ready").get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])

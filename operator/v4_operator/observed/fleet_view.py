@@ -1,4 +1,4 @@
-"""What the routers say of their fleets, put together. Pure; no router may have answered."""
+"""Combines what the routers report about their workers. Pure; there may be no answer at all."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,45 +8,51 @@ from v4_core.kubernetes import Json
 
 @dataclass(frozen=True)
 class FleetView:
-    """The answers of all routers that could be asked."""
+    """The answers of all routers that could be reached."""
 
     answers: Sequence[Json]
 
     def served(self, revision: str) -> bool:
-        """Whether some router had a token through prefill, transfer and decode of it, and has a pair now."""
+        """Whether some router has probed the revision successfully and has a pair of its workers now.
+
+        A probe is a short request through prefill, transfer and decode.
+        """
         return any(entry.get("probed") for entry in self._of(revision))
 
     def served_by_all(self, revision: str) -> bool:
-        """Whether every router did, and at least one answered."""
+        """Whether at least one router answered and all that answered have probed the revision successfully."""
         probed = [entry for entry in self._of(revision) if entry.get("probed")]
         return 0 < len(self.answers) == len(probed)
 
     def error(self, revision: str) -> str:
-        """Why a probe of it failed last; empty if none did."""
+        """The error of the revision's last failed probe; empty if no probe failed."""
         return next((str(entry["error"]) for entry in self._of(revision) if entry.get("error")), "")
 
     @property
     def unseen(self) -> str:
-        """Why some router cannot see pods, in its words, so that it finds no new worker; empty if all can."""
+        """The error of a router that cannot watch pods and so finds no new workers; empty if all can."""
         return next((str(answer["router"]["error"]) for answer in self.answers if answer["router"].get("error")), "")
 
     def keys_since(self, routers: int) -> str | None:
-        """When the last of so many routers got its API keys, RFC 3339; empty without keys, None until all answer."""
+        """The oldest time (RFC 3339) at which one of the routers loaded its API keys.
+
+        Returns an empty text if a router has no keys, and None until `routers` routers have answered.
+        """
         times = [str(answer["router"].get("keys_since") or "") for answer in self.answers]
         return min(times) if times and len(times) >= routers else None
 
     def transport(self, revision: str) -> str:
-        """How caches travel within it; empty if none did yet."""
+        """The transport of the revision's cache transfers; empty if there was no transfer yet."""
         return next((str(entry["transport"]) for entry in self._of(revision) if entry.get("transport")), "")
 
     def bytes_per_second(self, revision: str) -> float:
-        """Of all transfers that the routers saw; 0 if there was none."""
+        """The mean rate of all transfers that the routers saw; 0 if there was none."""
         entries = list(self._of(revision))
         seconds = sum(float(entry.get("transfer_seconds") or 0) for entry in entries)
         return sum(int(entry.get("transferred_bytes") or 0) for entry in entries) / seconds if seconds > 0 else 0.0
 
     def workers(self, role: str, revision: str) -> list[Json]:
-        """Each worker of this role that a router has a connection to, once."""
+        """The workers of this role that a router is connected to, each once."""
         found = {
             str(worker.get("address")): worker
             for answer in self.answers
@@ -56,7 +62,7 @@ class FleetView:
         return [found[address] for address in sorted(found)]
 
     def slots(self, role: str, revision: str) -> list[int]:
-        """Block slots of each such worker that stays."""
+        """The block slots of each connected worker that is not terminating."""
         loads = (worker.get("load") or {} for worker in self.workers(role, revision) if not worker.get("leaving"))
         return [int(load["slots_total"]) for load in loads if load.get("slots_total")]
 

@@ -1,7 +1,6 @@
-"""What exists of a V4Deployment, read from live objects: its Deployments by revision, its pods, its Job. Pure.
+"""A view of a V4Deployment's live children: its Deployments by revision, its pods, its Job. Pure.
 
-Nothing here is remembered from one look to the next: which revisions exist, and which has ever served, is told by the
-children alone.
+Nothing is remembered between reconciles: the children alone tell which revisions exist and which of them ever served.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,14 +20,14 @@ WORKER_ROLES = ("prefill", "decode", "pair")
 
 @dataclass(frozen=True)
 class Observed:
-    """What exists, as the operator's caches and the routers say."""
+    """The observed state: live objects from the operator's caches, and the answers of routers."""
 
     now: datetime
-    children: Sequence[Json] = ()  # every live object with this V4Deployment's label, pods too
-    fleets: Sequence[Json] = ()  # what each reachable router answers at /fleet
-    status: Json = field(default_factory=dict)  # of the V4Deployment, as it was written last
-    absent: frozenset[Need] = frozenset()  # what pods that do not start need and the API server does not have
-    unread: Problem | None = None  # why its spec cannot even be read
+    children: Sequence[Json] = ()  # all live objects with this V4Deployment's label, including pods
+    fleets: Sequence[Json] = ()  # the answer of each reachable router at /fleet
+    status: Json = field(default_factory=dict)  # of the V4Deployment, as last written
+    absent: frozenset[Need] = frozenset()  # objects that pods need to start and that do not exist
+    unread: Problem | None = None  # why the spec cannot be parsed
 
 
 @dataclass(frozen=True)
@@ -39,32 +38,32 @@ class Live:
     observed: Observed
 
     def find(self, kind: str, name: str) -> Json | None:
-        """The child of this kind and name that is not being deleted."""
+        """The child of this kind and name, unless it is being deleted; None if there is none."""
         return next((child for child in self.of(kind) if child["metadata"]["name"] == name), None)
 
     def of(self, kind: str) -> Iterable[Json]:
-        """Children of one kind that are not being deleted."""
+        """The children of one kind that are not being deleted."""
         return (child for child in self.observed.children if child["kind"] == kind and not leaving(child))
 
     @cached_property
     def owned(self) -> tuple[Json, ...]:
-        """Children that this V4Deployment itself controls, or nobody any more, without those being deleted.
+        """The children whose controller is this V4Deployment or is gone, without those that are being deleted.
 
-        `kubectl delete --cascade=orphan` leaves children without a controller; another V4Deployment of the name has
-        them then.
+        `kubectl delete --cascade=orphan` leaves children without a controller. A new V4Deployment of the same name
+        adopts them.
         """
         return tuple(c for c in self.observed.children if not leaving(c) and belongs(c, self.v4d.name, self.v4d.uid))
 
     @cached_property
     def workers(self) -> tuple[Json, ...]:
-        """Deployments of workers, the oldest first."""
+        """The Deployments of workers, oldest first."""
         every = map(_identified, self.of("Deployment"))
         found = [d for d in every if label(d, ROLE_LABEL) in WORKER_ROLES and label(d, REVISION_LABEL)]
         return tuple(sorted(found, key=lambda d: (d["metadata"].get("creationTimestamp", ""), d["metadata"]["name"])))
 
     @cached_property
     def pods(self) -> tuple[Json, ...]:
-        """Pods that hold resources: those being deleted too, but not those that ended."""
+        """The pods that hold resources: running and terminating ones, but not those that have ended."""
         ended = ("Succeeded", "Failed")
         return tuple(
             c
@@ -73,7 +72,7 @@ class Live:
         )
 
     def pods_of(self, role: str, revision: str = "") -> tuple[Json, ...]:
-        """Pods of one role, of one revision if given, that are not being deleted."""
+        """The pods of one role, and of one revision if given, that are not being deleted."""
         return tuple(
             pod
             for pod in self.pods
@@ -82,7 +81,7 @@ class Live:
 
 
 def _identified(deployment: Json) -> Json:
-    """With the labels of its selector, which nobody can change."""
+    """The Deployment with the labels of its selector, which are immutable, unlike its own labels."""
     selected = deployment["spec"]["selector"]["matchLabels"]
     metadata = deployment["metadata"]
     return {**deployment, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **selected}}}

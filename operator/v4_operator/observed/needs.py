@@ -1,4 +1,4 @@
-"""Objects that a pod cannot start without, and that somebody else may have to make. Pure."""
+"""The Secrets, ConfigMaps and claims that a pod needs to start. Pure."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,9 +7,9 @@ from v4_core.kubernetes import Json
 
 
 class Need(NamedTuple):
-    """An object of the pod's namespace."""
+    """An object in the pod's namespace that the pod needs to start."""
 
-    kind: str  # of the API's version v1
+    kind: str  # a kind of API version v1
     name: str
 
     def __str__(self) -> str:
@@ -17,9 +17,9 @@ class Need(NamedTuple):
 
 
 def needs(pod: Json) -> list[Need]:
-    """What the pod's volumes are made of, each once, but for what is optional.
+    """The objects that the pod's volumes refer to and that are not optional, each once.
 
-    Variables are left out: kubelet says in the container's status which of their sources it does not find.
+    Sources of environment variables are left out, because kubelet names a missing one in the container's status.
     """
     volumes = pod.get("spec", {}).get("volumes") or ()
     return list(dict.fromkeys(need for volume in volumes for need in _of_volume(volume)))
@@ -34,7 +34,7 @@ def _of_volume(volume: Json) -> Iterator[Need]:
 
 
 def _of_source(source: Json, secret_name: str) -> Iterator[Need]:
-    """A Secret or ConfigMap. A volume has its Secret's name in `secretName`, a projection in `name`."""
+    """A required Secret or ConfigMap. A volume names its Secret in `secretName`, a projected source in `name`."""
     for kind, field, name in (("Secret", "secret", secret_name), ("ConfigMap", "configMap", "name")):
         wanted = source.get(field)
         if wanted and not wanted.get("optional"):

@@ -7,7 +7,7 @@ from v4_core.kubernetes import Json
 
 
 class Key(NamedTuple):
-    """Of a V4Deployment."""
+    """Namespace and name of a V4Deployment."""
 
     namespace: str
     name: str
@@ -17,12 +17,12 @@ class Key(NamedTuple):
 
 
 def key_of(obj: Json) -> Key:
-    """Of a V4Deployment as the server sends it."""
+    """The key of a V4Deployment as the API server returns it."""
     return Key(obj["metadata"]["namespace"], obj["metadata"]["name"])
 
 
 def label(obj: Json, key: str) -> str:
-    """A label's value; empty if there is none."""
+    """The value of a label; empty if the object does not have it."""
     return str((obj["metadata"].get("labels") or {}).get(key, ""))
 
 
@@ -32,26 +32,26 @@ def leaving(obj: Json) -> bool:
 
 
 def condition(obj: Json, kind: str) -> Json:
-    """A condition of the object's status; empty if there is none."""
+    """A condition of the object's status; an empty mapping if the object does not have it."""
     found = (c for c in obj.get("status", {}).get("conditions") or () if c.get("type") == kind)
     return next(found, {})
 
 
 def holds(obj: Json, kind: str) -> bool:
-    """Whether a condition is True."""
+    """Whether the status of a condition is True."""
     return bool(condition(obj, kind).get("status") == "True")
 
 
 def moment(text: str) -> datetime:
-    """The time that the API server wrote."""
+    """Parses a timestamp of the API server."""
     return datetime.fromisoformat(text)
 
 
 def replicas(deployment: Json) -> int:
-    """Pods that the Deployment was last asked for; the API server's default is 1."""
+    """The replicas in the Deployment's spec; 1, the API server's default, if absent."""
     return int(deployment.get("spec", {}).get("replicas", 1))
 
 
 def count(deployment: Json | None, field: str) -> int:
-    """A number of the Deployment's status; what is missing there is 0."""
+    """A number in the Deployment's status; 0 if absent."""
     return int((deployment or {}).get("status", {}).get(field) or 0)

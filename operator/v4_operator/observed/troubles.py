@@ -1,4 +1,4 @@
-"""Why pods do not become ready, in the words of those who know: scheduler, kubelet, the process itself. Pure."""
+"""Finds out why pods do not become ready, from what scheduler, kubelet and the process itself report. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
@@ -8,14 +8,14 @@ from v4_core.kubernetes import ROLE_LABEL, Json
 from v4_operator.observed.needs import Need, needs
 from v4_operator.observed.objects import condition, holds, label, leaving, moment
 
-# A scheduler says so of pods that only wait for a volume or for another pod to end.
+# The scheduler also reports pods as unschedulable that only wait for a volume or for another pod to end.
 _UNSCHEDULABLE_AFTER = timedelta(seconds=10)
 _NOT_STARTED_AFTER = timedelta(seconds=60)
 
-# What containers wait for as a matter of course; PodInitializing says so of pods with init containers.
+# Waiting reasons of a normal start; PodInitializing is that of pods with init containers.
 _STARTING = ("ContainerCreating", "PodInitializing")
 _WORKERS = ("prefill", "decode")  # containers with a cache
-# Every other reason to wait is a failure, of which kubelet knows more each year.
+# Every other waiting reason is a failure. The list is open: kubelet gains reasons with its versions.
 _WAITING = {
     "ErrImagePull": "ImagePullFailed",
     "ImagePullBackOff": "ImagePullFailed",
@@ -29,14 +29,17 @@ _WAITING = {
 
 
 class Trouble(NamedTuple):
-    """What keeps a V4Deployment from being whole."""
+    """Something that keeps a V4Deployment from working as specified."""
 
     reason: str
     message: str
 
 
 def pod_troubles(pods: Iterable[Json], now: datetime, absent: Collection[Need] = ()) -> list[Trouble]:
-    """One of each reason for each container of a pool; its message names the first pod. `absent`: see Observed."""
+    """Returns one trouble per reason and container of a pool; its message names the first affected pod.
+
+    `absent` has the objects that do not exist (see Observed).
+    """
     found: dict[tuple[str, str, str], Trouble] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
         if not holds(pod, "Ready"):
@@ -46,18 +49,21 @@ def pod_troubles(pods: Iterable[Json], now: datetime, absent: Collection[Need] =
 
 
 def not_started(pod: Json, now: datetime) -> bool:
-    """Whether kubelet has had the pod for so long that something it needs must be missing."""
+    """Whether kubelet has had the pod for so long without starting it that something must be missing."""
     started = pod.get("status", {}).get("startTime")
     return bool(started and now - moment(started) >= _NOT_STARTED_AFTER and _creating(pod))
 
 
 def unmet(pods: Iterable[Json], now: datetime) -> set[Need]:
-    """What pods need that do not start: one of these may not exist."""
+    """The objects that pods which do not start need, and of which one may not exist."""
     return {need for pod in pods if not leaving(pod) and not_started(pod, now) for need in needs(pod)}
 
 
 def initializing(pods: Iterable[Json]) -> str:
-    """The first pod whose init container runs, for which all others wait, be it for ever; empty if there is none."""
+    """Names the first pod whose init container is running; empty if there is none.
+
+    The other containers of a pod wait until its init container ends, however long that takes.
+    """
     for pod in pods:
         sidecars = {c["name"] for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") == "Always"}
         for status in pod.get("status", {}).get("initContainerStatuses") or ():
@@ -67,7 +73,7 @@ def initializing(pods: Iterable[Json]) -> str:
 
 
 def refused_pods(deployments: Iterable[Json]) -> list[Trouble]:
-    """Pods that could not even be created: a quota, or a rule of admission."""
+    """Deployments whose pods cannot be created, for instance because of a quota or an admission rule."""
     return [
         Trouble("PodsRefused", f"{deployment['metadata']['name']}: {failure.get('message', 'no pod can be created')}")
         for deployment in deployments
@@ -76,9 +82,9 @@ def refused_pods(deployments: Iterable[Json]) -> list[Trouble]:
 
 
 def idle_jobs(jobs: Iterable[Json], now: datetime) -> list[Trouble]:
-    """Jobs without a pod from the start. Why, their controller tells in events only, unlike that of Deployments."""
+    """Jobs that never had a pod. The Job controller reports the reason only in Events, not in the status."""
     return [
-        Trouble("PodsRefused", f"Job {name} has no pod for over a minute: `kubectl describe job {name}` says why")
+        Trouble("PodsRefused", f"Job {name} has had no pod for over a minute: `kubectl describe job {name}` says why")
         for job in jobs
         if _idle(job.get("status", {}), now) and (name := job["metadata"]["name"])
     ]
@@ -91,7 +97,7 @@ def _idle(status: Json, now: datetime) -> bool:
 
 
 def _of_pod(pod: Json, now: datetime, absent: Collection[Need]) -> Iterator[tuple[str, Trouble]]:
-    """Troubles of a pod, each with the name of its container, if it is of one."""
+    """Yields the troubles of a pod, each with the name of its container, or an empty name if it concerns the pod."""
     name = pod["metadata"]["name"]
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
@@ -105,7 +111,7 @@ def _of_pod(pod: Json, now: datetime, absent: Collection[Need]) -> Iterator[tupl
                 where = f"pod {name}, {kind} {status['name']}"
                 yield from ((status["name"], trouble) for trouble in _of_container(where, status))
     if not_started(pod, now):
-        yield "", Trouble("NotStarted", f"pod {name} is not started for over a minute: {_lack(pod, absent)}")
+        yield "", Trouble("NotStarted", f"pod {name} has not started for over a minute: {_lack(pod, absent)}")
 
 
 def _of_container(where: str, status: Json) -> Iterator[Trouble]:
@@ -113,7 +119,7 @@ def _of_container(where: str, status: Json) -> Iterator[Trouble]:
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or last
     reason = waiting.get("reason", "")
     if ended.get("reason") == "OOMKilled":
-        yield Trouble("OutOfMemory", f"{where} was killed for memory: raise its limit{_less_cache(status)}")
+        yield Trouble("OutOfMemory", f"{where} ran out of memory and was killed: raise its limit{_less_cache(status)}")
     elif reason == "CrashLoopBackOff" or (ended.get("exitCode") and not waiting):
         said = ended.get("message") or ended.get("reason") or "it said nothing"
         yield Trouble("Crashing", f"{where} ended with exit code {ended.get('exitCode')}: {said}")
@@ -126,7 +132,7 @@ def _less_cache(status: Json) -> str:
 
 
 def _creating(pod: Json) -> bool:
-    """Whether no container was ever started."""
+    """Whether no container of the pod ever started."""
     status = pod.get("status", {})
     states = [
         (each.get("state") or {}, each.get("lastState") or {})
@@ -139,7 +145,7 @@ def _creating(pod: Json) -> bool:
 
 
 def _lack(pod: Json, absent: Collection[Need]) -> str:
-    """What kubelet waits for. Beyond what the API server does not have, kubelet tells in events only."""
+    """Says which object kubelet waits for. Other causes appear only in kubelet's Events."""
     wanted = needs(pod)
     if missing := [str(need) for need in wanted if need in absent]:
         verb, it = ("does", "it") if len(missing) == 1 else ("do", "them")
