@@ -247,7 +247,7 @@ TROUBLES: list[tuple[Obj, int, str, str]] = [
      "pod demo-1, init container istio-init ended with exit code 2: bad"),
     (init({"terminated": {"exitCode": 3, "reason": "Error"}}), 5, "Crashing",
      "istio-init ended with exit code 3: Error"),
-    (init({"running": {}}, KILLED), 5, "OutOfMemory", "istio-init was killed for memory: raise its limit"),
+    (init({"running": {}}, KILLED), 5, "OutOfMemory", "istio-init ran out of memory and was killed: raise its limit"),
     (init({"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "v"'}}), 5, "ConfigurationMissing",
      'init container istio-init: secret "v"'),
     (init({"waiting": {"reason": "PodInitializing"}}), 30, "", ""),
