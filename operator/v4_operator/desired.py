@@ -1,9 +1,9 @@
-"""From a V4Deployment and what exists of it to what should exist. Pure, but for the content of new Secrets.
+"""Computes the desired state of a V4Deployment from its spec and the observed state. Pure, except that new Secrets have
+random content.
 
-Every answer follows from the spec, the children and the routers' answers of this moment. What the operator once chose
-is remembered by children that nobody else has a say in (`v4_operator.manifests.accepted`,
-`v4_operator.manifests.deployments`). In place of a spec that cannot be followed the last good one is; where there is
-none, nothing is made or changed.
+The result depends only on the spec, the live children and the routers' current answers. Earlier choices of the operator
+are stored in the children (`v4_operator.manifests.accepted`, `v4_operator.manifests.deployments`). If the spec is
+invalid, the last valid spec is followed instead; if there is none, nothing is created or changed.
 """
 
 from collections.abc import Sequence
@@ -32,23 +32,23 @@ from v4_operator.state.rollout import Wish, targets
 from v4_operator.state.situation import Situation
 from v4_operator.state.status import status_of
 
-_BUSY_SECONDS = 2.0  # routers say nothing by themselves
+_BUSY_SECONDS = 2.0  # routers must be polled: they send no events
 _STUCK_SECONDS = 15.0
 _IDLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """What should exist."""
+    """The objects and the status that a V4Deployment should have."""
 
-    objects: tuple[dict[str, Any], ...]  # to exist exactly so; in order of writing
+    objects: tuple[dict[str, Any], ...]  # desired objects, in the order in which they are written
     prune: tuple[Json, ...] = ()  # live objects to delete
-    status: dict[str, Any] = field(default_factory=dict)  # whole status
-    requeue_seconds: float | None = None  # look again after; None = when something changes
+    status: dict[str, Any] = field(default_factory=dict)  # the whole status
+    requeue_seconds: float | None = None  # time until the next reconcile; None = when something changes
 
 
 def desired_state(v4d: V4Deployment, observed: Observed, settings: Settings) -> DesiredState:
-    """What should exist; nothing for a V4Deployment that is being deleted."""
+    """Returns the desired state; an empty one for a V4Deployment that is being deleted."""
     if v4d.deleting:
         return DesiredState(())
     now = _situation(v4d, observed, settings)
@@ -68,7 +68,7 @@ def desired_state(v4d: V4Deployment, observed: Observed, settings: Settings) -> 
 
 
 def _situation(v4d: V4Deployment, observed: Observed, settings: Settings) -> Situation:
-    """What there is, and which revision the spec asks for that is followed."""
+    """Combines spec and observation: which spec is followed, its revision and image, and what exists."""
     accepted = last_accepted(v4d.name, v4d.uid, observed.children)
     problems = [observed.unread] if observed.unread else check(v4d, settings.server_version)
     former = accepted.instead_of(v4d, settings.server_version) if problems else None
@@ -97,7 +97,7 @@ def _situation(v4d: V4Deployment, observed: Observed, settings: Settings) -> Sit
 
 
 def _serving(live: Live, fleet: FleetView) -> tuple[str, str]:
-    """The revision that serves, or else the newest one, and the image of its workers; empty if there is none."""
+    """The revision that serves, or else the newest one, and its workers' image; both empty if there is no revision."""
     found = {label(d, REVISION_LABEL): d for d in live.workers}
     served = [revision for revision in found if fleet.served(revision)]
     chosen = next(iter(served), None) or next(reversed(found), "")
@@ -105,7 +105,7 @@ def _serving(live: Live, fleet: FleetView) -> tuple[str, str]:
 
 
 def _around(now: Situation, settings: Settings, workers: Sequence[Json]) -> list[dict[str, Any]]:
-    """The memory of the spec, and what pods need before they start: secrets, rights, rules, addresses, the model."""
+    """The stored spec, and what pods need before they start: Secrets, RBAC, policies, the Service, the model."""
     v4d = now.v4d
     generation = now.kept.generation if now.kept else v4d.generation
     accepted = Accepted(v4d.written, now.image, now.router_image, generation)
@@ -123,7 +123,7 @@ def _around(now: Situation, settings: Settings, workers: Sequence[Json]) -> list
 
 
 def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
-    """Worker Deployments: old ones first, so that what they free is free."""
+    """The worker Deployments. Old revisions come first, so that they release resources before new pods need them."""
     strategy = now.v4d.spec.rollout.strategy
     wish = Wish(now.wanted, strategy == "Replace", now.startable, now.workers_stalled)
     sizes = targets(wish, now.current, now.others)
@@ -138,7 +138,7 @@ def _workers(now: Situation, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
-    """The router's Deployment; one that runs stays as it is until the model is there that a new one would read."""
+    """The router's Deployment. An existing one is unchanged until the model that new pods would read is downloaded."""
     if now.startable:
         account = account_uid(now.v4d, now.live)
         return [router_deployment(now.v4d, settings, now.router_image, account)]
@@ -146,10 +146,10 @@ def _router(now: Situation, settings: Settings) -> list[dict[str, Any]]:
 
 
 def _unwanted(live: Live, desired: Sequence[Json]) -> list[Json]:
-    """Live children to delete.
+    """The live children to delete.
 
-    A Secret that is no longer wanted goes after the last pod that needs it to start, and the memory of the former spec
-    once that of the new one is there.
+    A Secret that is no longer desired is deleted after the last pod that mounts it. The stored former spec is deleted
+    once the new one is stored.
     """
     volumes = [volume for pod in live.pods for volume in pod["spec"].get("volumes") or ()]
     mounted = {("Secret", volume["secret"]["secretName"]) for volume in volumes if volume.get("secret")}
@@ -161,13 +161,13 @@ def _unwanted(live: Live, desired: Sequence[Json]) -> list[Json]:
 
 
 def _is_made(obj: Json, live: Live) -> bool:
-    """Whether an object whose content is left alone exists, as a child of this V4Deployment."""
+    """Whether `obj` is create-only and already exists as a child of this V4Deployment."""
     found = live.find(*_key(obj)) if create_only(obj) else None
     return found is not None and not needs_write(upkept(obj), found)
 
 
 def _requeue(now: Situation, status: Json) -> float:
-    """Seconds until the next look, where no event of a child may call for it."""
+    """Seconds until the next reconcile if no event of a child causes an earlier one."""
     holding = {condition["type"] for condition in status["conditions"] if condition["status"] == "True"}
     if "Progressing" in holding and now.startable:
         return _BUSY_SECONDS

@@ -208,7 +208,7 @@ def test_what_people_do_by_hand_is_neither_followed_nor_in_the_way(space: Space)
 
     space.apply(transfer={"transport": "nixl"}, decode={"replicas": 7})
     space.wait(lambda: space.condition("Degraded").get("reason") == "EngineLacks", "the spec is refused")
-    assert "the last good one, of generation 1, is kept" in space.condition("Progressing")["message"]
+    assert "the last valid one, of generation 1, is followed" in space.condition("Progressing")["message"]
     space.kubectl("delete", "Service/d", "Secret/d-token", "Deployment/d-router", decode)
     space.wait(lambda: space.names() == before, "what was deleted is there again")
     assert space.images(decode) == ["none.invalid/worker:1"]

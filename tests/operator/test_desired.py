@@ -219,9 +219,9 @@ def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
     assert made.status["revision"] == first
     ready, progressing, degraded = (world.condition(kind) for kind in ("Ready", "Progressing", "Degraded"))
     assert (ready["status"], ready["reason"]) == ("False", "EngineLacks")  # `kubectl wait` must not take it for done
-    assert ready["message"].endswith(f"revision {first}, of a former spec, serves on")
+    assert ready["message"].endswith(f"revision {first} of a former spec still serves")
     assert (progressing["status"], progressing["reason"]) == ("False", "EngineLacks")
-    assert "the last good one, of generation 1, is kept" in progressing["message"]
+    assert "the last valid one, of generation 1, is followed" in progressing["message"]
     assert (degraded["status"], degraded["reason"]) == ("True", "EngineLacks")
     assert "nixl" in degraded["message"]
     assert made.status["observedGeneration"] == degraded["observedGeneration"] == 2
@@ -299,7 +299,7 @@ def test_without_its_memory_a_refused_spec_changes_nothing() -> None:
     del world.objects["ConfigMap", memory["metadata"]["name"]]
     made = world.reconcile()
     assert (made.objects, made.prune) == ((), ())
-    assert "nothing is made or changed" in world.condition("Progressing")["message"]
+    assert "nothing is created or changed" in world.condition("Progressing")["message"]
     assert world.status["revision"] == world.revisions()[0]
 
 

@@ -287,7 +287,7 @@ async def test_errors_that_do_not_pass_are_told(operator: Operator, monkeypatch:
     await until(lambda: operator.status)
     assert operator.condition("Degraded") == {}
     await until(lambda: operator.condition("Degraded").get("reason") == "ApplyFailed")
-    assert operator.condition("Degraded")["message"] == "apply ConfigMap d: etcd (tried again for over a minute)"
+    assert operator.condition("Degraded")["message"] == "apply ConfigMap d: etcd (retried for over a minute)"
 
 
 async def test_what_pods_that_do_not_start_need_is_looked_for(

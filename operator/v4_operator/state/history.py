@@ -13,13 +13,13 @@ from v4_core.kubernetes import Json
 from v4_operator.errors import OperatorError
 from v4_operator.observed.objects import Key, moment
 
-_PATIENCE = timedelta(seconds=60)  # an election of etcd's, a renewed certificate or a restarted server take less
+_PATIENCE = timedelta(seconds=60)  # longer than an etcd election, a certificate renewal or an API server's restart
 
 
 class _Wait(NamedTuple):
     uid: str
     generation: int
-    since: datetime | None  # None: not waited for
+    since: datetime | None  # None: the time to Ready is not measured
 
 
 class Readiness:
@@ -29,7 +29,7 @@ class Readiness:
         self._waits: dict[Key, _Wait] = {}
 
     def look(self, key: Key, parent: Json, status: Json, now: datetime) -> float | None:
-        """Take in a look at `parent` that leads to `status`; the seconds that it took, if it has just become Ready."""
+        """Records a reconcile of `parent` that led to `status`. Returns the seconds to Ready if it just became so."""
         metadata = parent["metadata"]
         wait = self._waits.get(key)
         if wait is None or wait[:2] != (metadata["uid"], metadata["generation"]):
@@ -42,16 +42,16 @@ class Readiness:
         return max(0.0, (now - wait.since).total_seconds())
 
     def forget(self, key: Key) -> None:
-        """The V4Deployment goes, or is gone."""
+        """Drops a V4Deployment that is being deleted or is gone."""
         self._waits.pop(key, None)
 
 
 def _beginning(metadata: Json, old: Json, now: datetime) -> datetime | None:
-    """From when a generation that this process has not seen before is waited for."""
+    """The start of the time to Ready for a generation that is new to this process; None if it is unknown."""
     if not old:
         return moment(metadata["creationTimestamp"])
     if old.get("observedGeneration") == metadata["generation"]:
-        return None  # a former leader has begun
+        return None  # a former leader began with it
     return now
 
 
@@ -67,12 +67,12 @@ class Failures:
         self._since: dict[Key, datetime] = {}
 
     def look(self, key: Key, errors: Sequence[OperatorError], now: datetime) -> bool:
-        """Take in what a look could not write; whether every look has failed for longer than such errors last."""
+        """Records the errors of a reconcile. Returns whether every reconcile has failed for 60 s or longer."""
         if not errors:
             self.forget(key)
             return False
         return now - self._since.setdefault(key, now) >= _PATIENCE
 
     def forget(self, key: Key) -> None:
-        """The V4Deployment goes, or is gone, or all was written."""
+        """Drops a V4Deployment that is gone or being deleted, or whose objects were all written."""
         self._since.pop(key, None)

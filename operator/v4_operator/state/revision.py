@@ -1,16 +1,18 @@
-"""Which images are run, and what a change of the spec means for the pods that run. Pure.
+"""Names the revision of a spec and chooses the images. Pure.
 
-    exchange   caches could not move between old and new workers, or should not: a new revision of both pools
-    pod        the pods' template changes: each pool replaces its pods, a few at a time, within its revision
-    none       nothing restarts: sizes of pools, limits of routers, labels and annotations of objects
+A change of the spec has one of three effects:
 
-`revision` names the workers that may exchange caches, so a change of it is an exchange. A pod change is whatever else
-alters the template that `v4_operator.manifests.workers` renders. Metadata, of the V4Deployment or of children, is in
-neither.
+    new revision   caches cannot or should not move between old and new workers: both pools are replaced
+    new pods       the pod template changes: each pool replaces its pods gradually, within the revision
+    no restart     sizes of pools, limits of routers, labels and annotations of objects
 
-A new default image of the operator must not roll what runs, and taking a change back in the middle of a roll must
-lead back to the pods that were there before: without an image in the spec, what the operator once chose decides. What
-a live container runs may be anybody's choice, and counts only for what was made by an operator that noted nothing.
+`revision` covers everything on which the exchange of caches depends. Every other field that
+`v4_operator.manifests.workers` renders into the pod template causes new pods. Metadata of the V4Deployment or of its
+children is in neither.
+
+Without an image in the spec, the operator keeps the image that it chose before. A new default image of the operator
+therefore does not restart running pods, and reverting a change in the middle of a rollout returns to the former pods.
+The image of a live container counts only if no choice was stored, because others may have changed it.
 """
 
 from v4_operator.manifests.accepted import Accepted
@@ -24,7 +26,7 @@ from v4_operator.spec.v4deployment import Model, Spec, V4Deployment
 
 
 def revision(spec: Spec, image: str) -> str:
-    """Ten hexadecimal digits: the exchange fields of the spec, and the image that workers run."""
+    """Ten hexadecimal digits, a hash of the workers' image and of the fields on which exchanging caches depends."""
     return short_digest(
         {
             "image": image,
@@ -37,16 +39,16 @@ def revision(spec: Spec, image: str) -> str:
 
 
 def _weights(model: Model) -> list[str]:
-    """Which weights are loaded: neither what clients call them, nor how they come into a volume."""
+    """What identifies the weights; excludes the served name and how the weights get into the volume."""
     fetched = model.hugging_face
     remote = [fetched.repository, fetched.revision, fetched.claim] if fetched else []
     return [model.source, model.location, model.path, model.revision, *remote]
 
 
 def worker_image(v4d: V4Deployment, live: Live, settings: Settings, accepted: Accepted) -> str:
-    """The spec's image, or that of the oldest workers, or that of the last good spec, or the operator's default.
+    """The image of the spec, of the oldest workers, of the last valid spec, or the operator's default, in this order.
 
-    Of workers that do not say what was chosen for them, what runs counts only where there is no last good spec.
+    If the oldest workers do not store what was chosen for them, the last valid spec goes before their live image.
     """
     existing = live.workers[0] if live.workers else None
     oldest = image_of(existing) if existing else ""
@@ -55,7 +57,7 @@ def worker_image(v4d: V4Deployment, live: Live, settings: Settings, accepted: Ac
 
 
 def router_image(v4d: V4Deployment, live: Live, settings: Settings, accepted: Accepted) -> str:
-    """The spec's image, or that of the last good spec, or that of the router that exists, or the operator's default."""
+    """The image of the spec, the last valid spec, the existing router, or the operator's default, in this order."""
     router = live.find("Deployment", child(v4d, ROUTER))
     existing = chosen_image(router, ROUTER) if router else ""
     return v4d.spec.router.image or accepted.router_image or existing or settings.router_image

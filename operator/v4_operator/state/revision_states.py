@@ -1,4 +1,4 @@
-"""The revisions of workers that exist, as the rollout counts them. Pure."""
+"""Counts the workers of each existing revision for the rollout. Pure."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -12,28 +12,28 @@ from v4_operator.observed.objects import condition, count, holds, label, leaving
 from v4_operator.spec.size import NONE, Size
 from v4_operator.state.rollout import RevisionState
 
-# On Deployments of workers, "true": all pods of the revision were once ready. Their controller says so only until the
-# template changes for the next time.
+# Annotation of worker Deployments, "true" if all pods of the revision were ready at some time. The Deployment
+# controller reports that only until the next change of the template.
 COMPLETED_ANNOTATION = f"{GROUP}/completed"
 
-# A pod that is still there so long after its grace period is on a node that nobody hears of.
+# A pod that still exists so long after its grace period is on a node that is lost.
 _LOST_AFTER = timedelta(seconds=60)
 
 
 def revision_states(live: Live, fleet: FleetView) -> dict[str, RevisionState]:
-    """Every revision that has a worker Deployment or a pod, by name."""
+    """The state of every revision that has a worker Deployment or a pod, by revision."""
     names = dict.fromkeys(label(deployment, REVISION_LABEL) for deployment in live.workers)
     names |= dict.fromkeys(revision for pod in live.pods if (revision := label(pod, REVISION_LABEL)))
     return {revision: _revision_state(live, fleet, revision) for revision in names}
 
 
 def deployments_of(live: Live, revision: str) -> list[Json]:
-    """Worker Deployments of one revision."""
+    """The worker Deployments of one revision."""
     return [deployment for deployment in live.workers if label(deployment, REVISION_LABEL) == revision]
 
 
 def remembered(deployment: Json, seen: Mapping[str, RevisionState]) -> dict[str, Any]:
-    """A desired Deployment of workers; of a revision that was once complete it says so from then on."""
+    """A desired worker Deployment, with the annotation of completed revisions if its revision was ever complete."""
     state, metadata = seen.get(label(deployment, REVISION_LABEL)), deployment["metadata"]
     if state is None or not state.settled:
         return dict(deployment)
@@ -57,7 +57,7 @@ def _revision_state(live: Live, fleet: FleetView, revision: str) -> RevisionStat
 
 
 def _proven(live: Live, fleet: FleetView, revision: str) -> bool:
-    """Whether every router had a token through it; where there is to be none, nobody waits for one."""
+    """Whether every router has probed the revision successfully; True if no router is requested."""
     if not live.v4d.spec.router.replicas:
         return True
     ready = sum(holds(pod, "Ready") for pod in live.pods_of("router"))  # one of them may not have answered in time
@@ -65,7 +65,7 @@ def _proven(live: Live, fleet: FleetView, revision: str) -> bool:
 
 
 def _total(counts: Iterable[tuple[str, int]]) -> Size:
-    """Workers in so many pods of each role; a pair is one of each."""
+    """The workers in these numbers of pods by role; a pod of role pair holds one worker of each role."""
     total = NONE
     for role, number in counts:
         total = total.plus(Size(number if role != "decode" else 0, number if role != "prefill" else 0))
@@ -73,7 +73,7 @@ def _total(counts: Iterable[tuple[str, int]]) -> Size:
 
 
 def _settled(deployment: Json) -> bool:
-    """Whether all its pods were once ready, of the template as it is or of one before."""
+    """Whether all pods of the Deployment were ready at some time, with the present template or an earlier one."""
     if (deployment["metadata"].get("annotations") or {}).get(COMPLETED_ANNOTATION) == "true":
         return True
     return condition(deployment, "Progressing").get("reason") == "NewReplicaSetAvailable"

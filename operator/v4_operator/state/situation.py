@@ -1,4 +1,4 @@
-"""What is known at one look, put together for status: what is asked for, what there is, what the routers say. Pure."""
+"""Combines what one reconcile knows: the spec that is followed, the live objects and the routers' answers. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ from v4_operator.state.rollout import RevisionState
 
 @dataclass(frozen=True)
 class Situation:
-    """One V4Deployment at one time."""
+    """A V4Deployment at the time of one reconcile."""
 
-    v4d: V4Deployment  # with the spec that is followed
+    v4d: V4Deployment  # with the spec that is followed, which may be the last valid one
     live: Live
     fleet: FleetView
     revisions: Mapping[str, RevisionState]
@@ -44,23 +44,23 @@ class Situation:
 
     @cached_property
     def current(self) -> RevisionState:
-        """The current revision."""
+        """The state of the current revision."""
         return self.revisions.get(self.revision) or RevisionState(self.revision)
 
     @cached_property
     def others(self) -> list[RevisionState]:
-        """Revisions that still have workers, but the current one."""
+        """The other revisions that still have a Deployment or a pod."""
         return [state for state in self.revisions.values() if state.revision != self.revision]
 
     @cached_property
     def olds(self) -> list[RevisionState]:
-        """Those of them that still are to have workers."""
+        """The other revisions that still have a Deployment."""
         live = {label(deployment, REVISION_LABEL) for deployment in self.live.workers}
         return [state for state in self.others if state.revision in live]
 
     @cached_property
     def deployments(self) -> list[Json]:
-        """Live Deployments of the current revision's workers."""
+        """The live worker Deployments of the current revision."""
         return deployments_of(self.live, self.revision)
 
     @cached_property
@@ -70,9 +70,10 @@ class Situation:
 
     @cached_property
     def served(self) -> bool:
-        """Whether a token went through prefill, transfer and decode of the current revision, and a router is ready.
+        """Whether a router is ready and a probe went through prefill, transfer and decode of the current revision.
 
-        A router is ready if so of some revision. Where none can be asked and there is one revision only, that is it.
+        A router is ready once it has probed any revision. If no router answers and only one revision exists, the
+        ready router must have probed that one.
         """
         if not count(self.router, "readyReplicas"):
             return False
@@ -82,18 +83,18 @@ class Situation:
 
     @cached_property
     def meanwhile(self) -> str:
-        """Another revision that serves; empty if there is none."""
+        """An old revision that serves; empty if there is none."""
         return next((old.revision for old in self.olds if self.fleet.served(old.revision)), "")
 
     @cached_property
     def up_to_date(self) -> bool:
-        """Whether all Deployments are as desired, and their controller has carried that out."""
+        """Whether all Deployments are as desired and the Deployment controller has updated all their pods."""
         wanted = [obj for obj in self.desired if obj["kind"] == "Deployment"]
         return all(self._carried_out(obj, self.live.find("Deployment", obj["metadata"]["name"])) for obj in wanted)
 
     @cached_property
     def finished(self) -> bool:
-        """Whether nothing is left to be done for this generation of the spec."""
+        """Whether the rollout of this spec is complete."""
         if self.olds or not self.startable or not self.up_to_date:
             return False
         if not self.current.ready.covers(self.wanted):
@@ -103,22 +104,22 @@ class Situation:
 
     @cached_property
     def worker_pods(self) -> list[Json]:
-        """Pods of the current revision."""
+        """The worker pods of the current revision."""
         return [pod for role in CONTAINERS for pod in self.live.pods_of(role, self.revision)]
 
     @property
     def deadline(self) -> Deadline:
-        """Until when progress must be seen."""
+        """The progress deadline."""
         return Deadline(self.live.observed.now, timedelta(seconds=self.v4d.spec.rollout.progress_deadline_seconds))
 
     @cached_property
     def pods(self) -> list[Json]:
-        """Pods whose troubles count: of the current revision, of the router, and of the Job that fetches."""
+        """The pods whose troubles are reported: of the current revision, of the router and of the download Job."""
         return [*self.worker_pods, *self.live.pods_of(ROUTER), *self.live.pods_of(DOWNLOAD)]
 
     @cached_property
     def troubles(self) -> list[Trouble]:
-        """What keeps pods from being created, or from being ready."""
+        """The reasons why pods are not created or not ready."""
         deployments, observed = [*self.deployments, *([self.router] if self.router else [])], self.live.observed
         job = self.live.find("Job", self.download.job)
         return [
@@ -129,7 +130,7 @@ class Situation:
 
     @cached_property
     def workers_stalled(self) -> bool:
-        """Whether the current revision has missed its deadline."""
+        """Whether the workers of the current revision have missed the progress deadline."""
         pods = self.worker_pods
         if self.deadline.missed_by_deployments(self.deployments) or self.deadline.missed_by_pods(pods):
             return True
@@ -139,13 +140,13 @@ class Situation:
 
     @cached_property
     def stalled(self) -> bool:
-        """Whether workers or router have missed their deadline."""
+        """Whether workers or routers have missed the progress deadline."""
         routers = self.live.pods_of(ROUTER), [self.router] if self.router else []
         late = self.deadline.missed_by_pods(routers[0]) or self.deadline.missed_by_deployments(routers[1])
         return self.workers_stalled or late
 
     def updated(self, deployment: Json) -> int:
-        """Pods of a live Deployment that are made of the desired template."""
+        """The number of pods of a live Deployment that were created from the desired template."""
         named = (obj for obj in self.desired if _same(obj, deployment))
         desired = next(named, deployment)
         same = contains(desired["spec"]["template"], deployment["spec"]["template"])
@@ -167,5 +168,5 @@ def _same(obj: Json, other: Json) -> bool:
 
 
 def _seen(deployment: Json) -> bool:
-    """Whether its controller's counts are about its spec as it is now."""
+    """Whether the counts in the Deployment's status are about its present spec."""
     return count(deployment, "observedGeneration") >= int(deployment["metadata"].get("generation", 0))

@@ -1,7 +1,7 @@
-"""`status` of a V4Deployment, derived anew from a situation each time. Pure.
+"""Derives the whole `status` of a V4Deployment from the situation of a reconcile. Pure.
 
-Written only when something changed that people or programs act on: rates are rounded, loads are left out, times of
-transition stay. So an idle V4Deployment causes no writes.
+An idle V4Deployment must cause no writes, so the status contains only what users or programs act on: rates are rounded,
+loads are left out, and transition times are kept.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from v4_operator.state.conditions import written
 from v4_operator.state.situation import Situation
 from v4_operator.state.verdicts import verdicts
 
-_RATE_CHANGE = 0.2  # of the rate that stands in status, below which it is left there
+_RATE_CHANGE = 0.2  # relative change of the transfer rate up to which the status keeps the former value
 
 
 def status_of(now: Situation) -> dict[str, Any]:
@@ -56,11 +56,11 @@ def _pool(now: Situation, role: WorkerRole) -> dict[str, Any]:
         "revision": now.revision,
         "selector": ",".join(f"{key}={value}" for key, value in labels.items()),
     }
-    return present(pool)  # no revision while there is none to say: older servers refuse a pool with an empty one
+    return present(pool)  # without an empty revision, which older API servers refuse
 
 
 def _router(now: Situation) -> dict[str, Any]:
-    """`keysSince` stays while a router does not answer: the keys of a router only ever get newer."""
+    """Router status. `keysSince` keeps its value while a router does not answer, because keys only get newer."""
     ready = count(now.router, "readyReplicas")
     since = now.fleet.keys_since(ready)
     if since is None:
@@ -69,7 +69,7 @@ def _router(now: Situation) -> dict[str, Any]:
 
 
 def _transport(now: Situation) -> dict[str, Any]:
-    """How caches travel, once one did."""
+    """The transport of cache transfers; empty before the first transfer."""
     before = _before(now, "transport")
     name = now.fleet.transport(now.revision) or before.get("name")
     if not name:
@@ -84,14 +84,14 @@ def _transport(now: Situation) -> dict[str, Any]:
 
 
 def _rate(measured: float, before: int) -> int:
-    """Two digits of what is measured, or what stands there if that is about the same."""
+    """The measured rate in two significant digits; the former rate if it differs by at most 20 %."""
     if measured <= 0 or abs(measured - before) <= _RATE_CHANGE * before:
         return before
     return int(float(f"{measured:.1e}"))
 
 
 def _capacity(now: Situation) -> dict[str, Any]:
-    """Of the decode workers; while no router answers, reports as they were known last."""
+    """Capacity of the decode workers. While no router answers, the reported numbers keep their values."""
     result: dict[str, Any] = {}
     if plan := planned(now.v4d, "decode"):
         result = {"plannedTokens": plan.tokens * now.wanted.decode, "plannedSlotsPerWorker": plan.slots}
@@ -103,7 +103,7 @@ def _capacity(now: Situation) -> dict[str, Any]:
 
 
 def _before(now: Situation, key: str) -> Json:
-    """A part of the status as it stands, if it is about the same revision."""
+    """A part of the present status, or an empty mapping if that status is about another revision."""
     status = now.live.observed.status
     known: Json = status.get(key) or {}
     return known if status.get("revision") == now.revision else {}

@@ -1,7 +1,7 @@
-"""What to write into the status of a V4Deployment, and what to tell about it. Pure.
+"""Computes the patch of a V4Deployment's status and the Events about its conditions. Pure.
 
-The plan makes the whole status. Only what the plan cannot know is added here: that it could not be made, or that
-objects could not be written.
+The desired state already has the whole status. This module adds only what is unknown before the writes: that no desired
+state could be computed, or that objects could not be written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from v4_operator.state.conditions import Condition, joined, written
 
 @dataclass(frozen=True)
 class Transition:
-    """A condition that is not what it was."""
+    """A condition whose status or reason changed."""
 
     kind: str  # Normal | Warning
     reason: str
@@ -24,7 +24,7 @@ class Transition:
 
 
 def merge_patch(old: Json, new: Json) -> dict[str, Any]:
-    """What makes `new` of `old` by RFC 7386; empty where nothing but times of conditions differs."""
+    """The merge patch (RFC 7386) from `old` to `new`; empty if they differ only in the times of conditions."""
     if _timeless(old) == _timeless(new):
         return {}
     return _difference(old, new)
@@ -48,7 +48,7 @@ def _timeless(status: Json) -> Json:
 
 
 def refused(old: Json, generation: int, reason: str, message: str, now: datetime) -> dict[str, Any]:
-    """The status of a V4Deployment that cannot be planned; what was made before stays as it is."""
+    """The status of a V4Deployment without a desired state. Its existing children are left unchanged."""
     states = {"Ready": False, "Progressing": False, "Degraded": True}
     conditions = [Condition(kind, holds, reason, message) for kind, holds in states.items()]
     stated = written(conditions, old.get("conditions") or (), generation, now)
@@ -58,9 +58,9 @@ def refused(old: Json, generation: int, reason: str, message: str, now: datetime
 def with_errors(
     status: Json, old: Json, errors: Sequence[OperatorError], generation: int, now: datetime, *, stuck: bool = False
 ) -> dict[str, Any]:
-    """`status`, Degraded if an error among `errors` is one that stays until somebody acts.
+    """`status`, with Degraded true if one of `errors` does not go away without somebody's action.
 
-    `stuck`: errors that should pass have not passed for so long that they are told of as well.
+    With `stuck`, errors that usually go away by themselves are reported too, because they have lasted too long.
     """
     told = [text for error in errors if (text := _told(error, stuck))]
     if not told:
@@ -74,14 +74,15 @@ def with_errors(
 
 
 def _told(error: OperatorError, stuck: bool) -> str:
-    """What status says of an error; empty while it may pass by itself."""
+    """The text about an error in the status; empty while the error may go away by itself."""
     if isinstance(error, NameTaken | KindMissing) or (isinstance(error, ApiError) and not error.passing):
         return str(error)
-    return f"{error} (tried again for over a minute)" if stuck and isinstance(error, ApiError) else ""
+    return f"{error} (retried for over a minute)" if stuck and isinstance(error, ApiError) else ""
 
 
 def transitions(old: Json, new: Json) -> list[Transition]:
-    """What an Event is worth: each condition whose status or reason changed, but no first "all is well"."""
+    """The transitions that deserve an Event: conditions whose status or reason changed, except an initial
+    Degraded=False."""
     before = _by_type(old.get("conditions") or ())
     found = []
     for condition in new.get("conditions") or ():

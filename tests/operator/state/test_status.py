@@ -396,7 +396,7 @@ def test_a_change_of_pods_alone_tells_how_far_it_is() -> None:
         world.reconcile()
         seen.append((*verdict(world, "Progressing"), world.condition("Progressing")["message"].partition("; ")[2]))
         world.tick()
-    told = [f"{number} of 3 worker pods are as the spec has them" for number in (1, 2, 3)]
+    told = [f"{number} of 3 worker pods match the spec" for number in (1, 2, 3)]
     assert list(dict.fromkeys(seen)) == [*(("True", "Updating", text) for text in told), ("False", "Complete", "")]
 
 
@@ -427,8 +427,8 @@ def test_what_a_router_cannot_read_is_the_cause_that_status_names() -> None:
     assert verdict(world, "Ready") == ("True", "Serving")
     assert verdict(world, "Degraded") == ("True", "PodsUnseen")
     message = world.condition("Degraded")["message"]
-    assert "cannot be read: HTTP 401: Unauthorized; its token is dead" in message
-    assert "ServiceAccount demo-router: `kubectl rollout restart deployment/demo-router`" in message
+    assert "cannot be read: HTTP 401: Unauthorized; its token is no longer valid" in message
+    assert "ServiceAccount demo-router was replaced: `kubectl rollout restart deployment/demo-router`" in message
     world.change({"model": {"revision": "b"}})
     world.unprobed.add(world.reconcile().status["revision"])
     for _ in range(10):

@@ -119,7 +119,7 @@ def test_only_what_somebody_must_act_on_degrades(errors: list[OperatorError], re
 def test_an_error_that_should_pass_and_does_not_is_told() -> None:
     errors = [Leaving("soon"), ApiError("apply x", 500, {"message": NO_WEBHOOK})]
     (degraded,) = with_errors({}, {}, errors, 3, NOW, stuck=True)["conditions"]
-    told = f"apply x: {NO_WEBHOOK} (tried again for over a minute)"
+    told = f"apply x: {NO_WEBHOOK} (retried for over a minute)"
     assert (degraded["status"], degraded["reason"], degraded["message"]) == ("True", "ApplyFailed", told)
 
 
