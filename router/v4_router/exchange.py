@@ -1,7 +1,7 @@
-"""The loop of one client request: its flows, one per prompt, and what the client reads of each choice.
+"""The loop of one client request: it runs one flow per prompt, and yields what is added to each choice.
 
-Everything that happens to the request, a worker's event, the deadline, the client's leaving, comes through one queue
-as a note; so nothing here runs at the same time as anything else.
+Everything that happens to the request, such as an event of a worker, the deadline or the client's disconnect, is a note
+in one queue. The notes are handled one after another, so no two of them run concurrently.
 """
 
 import asyncio
@@ -17,37 +17,40 @@ from v4_router.timing import Timing
 
 
 class Exchange:
-    """Runs some prompts. `close` must be called at the end, whatever that was: it frees what the workers hold."""
+    """Runs the prompts of one request.
+
+    `close` must always be called at the end, since it releases what the workers hold for the request.
+    """
 
     def __init__(
         self, prompts: Sequence[Generation], outputs: Sequence[ChoiceOutput], fleet: Fleet, timing: Timing
     ) -> None:
-        """`outputs`: one per choice, prompt by prompt. The deadline is the first prompt's."""
+        """`outputs`: one per choice, prompt by prompt. All prompts have the same deadline."""
         self.outputs = outputs
         self._n = prompts[0].n
         self.flows = [Flow(p, fleet, timing, self, first=i * self._n) for i, p in enumerate(prompts)]
         self._loop = asyncio.get_running_loop()
         self._notes: asyncio.Queue[Note] = asyncio.Queue()
         self._deadline = prompts[0].deadline
-        self._timer = self._loop.call_at(self._deadline, self.post, _time_over)
+        self._timer = self._loop.call_at(self._deadline, self.post, _deadline_exceeded)
 
     def post(self, note: Note, after_seconds: float = 0.0) -> None:
-        """Have a note called in its turn."""
+        """Adds a note to the queue, after a delay if one is given."""
         if after_seconds:
             self._loop.call_later(after_seconds, self._notes.put_nowait, note)
         else:
             self._notes.put_nowait(note)
 
     def seconds_left(self) -> float:
-        """Until the deadline."""
+        """Returns the seconds until the deadline."""
         return self._deadline - self._loop.time()
 
     def leave(self) -> None:
-        """The client is gone."""
+        """Ends the request because the client has disconnected."""
         self.post(_client_gone)
 
     async def deltas(self) -> AsyncIterator[list[Delta]]:
-        """What the choices grow by, as it comes; ends when all are finished. Raises RouterError."""
+        """Yields what is added to the choices until all of them are finished. Raises RouterError."""
         for flow in self.flows:
             flow.begin()
         while any(output.finish is None for output in self.outputs):
@@ -58,7 +61,7 @@ class Exchange:
                 yield deltas
 
     def close(self) -> None:
-        """End whatever still runs."""
+        """Ends the flows that still run."""
         self._timer.cancel()
         for flow in self.flows:
             flow.close()
@@ -74,8 +77,11 @@ class Exchange:
         return deltas
 
 
-def _time_over() -> NoReturn:
-    raise DeadlineExceeded("the request's time is over: ask for fewer tokens, or raise request_timeout_seconds")
+def _deadline_exceeded() -> NoReturn:
+    raise DeadlineExceeded(
+        "the request exceeded its deadline: ask for fewer tokens, or raise request_timeout_seconds in the router's "
+        "policy"
+    )
 
 
 def _client_gone() -> NoReturn:
