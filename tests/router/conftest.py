@@ -1,4 +1,4 @@
-"""A router on a real port before fake workers on real ports."""
+"""A router on a real port with fake workers on real ports."""
 
 import asyncio
 import socket
@@ -29,7 +29,7 @@ MODEL = "tiny"
 
 
 async def until(condition: Callable[[], bool], what: str = "", seconds: float = 10.0) -> None:
-    """Poll until the condition holds."""
+    """Polls until the condition holds."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"not in time: {what}"
@@ -38,7 +38,7 @@ async def until(condition: Callable[[], bool], what: str = "", seconds: float = 
 
 @dataclass
 class Deployment:
-    """One router with its workers."""
+    """A router with its workers."""
 
     router: Router
     url: str
@@ -52,17 +52,17 @@ class Deployment:
         self.workers = self.prefill + self.decode
 
     async def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
-        """POST /v1/completions."""
+        """Posts to /v1/completions."""
         headers = fields.pop("headers", None)
         return await self.http.post("/v1/completions", json={"prompt": prompt, **fields}, headers=headers)
 
     async def chat(self, messages: Any, **fields: Any) -> httpx.Response:
-        """POST /v1/chat/completions."""
+        """Posts to /v1/chat/completions."""
         headers = fields.pop("headers", None)
         return await self.http.post("/v1/chat/completions", json={"messages": messages, **fields}, headers=headers)
 
     async def wait_up(self) -> None:
-        """The router uses every worker that it knows, as the process that it is now."""
+        """Waits until the router uses every worker that it knows, each in its present process."""
         instances = {worker.address: worker.instance for worker in self.workers}
 
         def usable(link: WorkerLink) -> bool:
@@ -71,15 +71,15 @@ class Deployment:
         await until(lambda: all(map(usable, self.router.fleet.links.values())), "workers usable")
 
     def discover(self, *endpoints: WorkerEndpoint) -> None:
-        """These are the workers now."""
+        """Sets the workers that discovery reports."""
         self.router.update(endpoints)
 
     async def idle(self) -> None:
-        """No worker holds anything."""
+        """Waits until no worker holds anything."""
         await until(lambda: all(worker.idle for worker in self.workers), "workers idle")
 
     async def metric(self, name: str, **labels: str) -> float:
-        """Sum of the samples with these labels."""
+        """Returns the sum of the metric's samples with these labels."""
         text = (await self.http.get("/metrics")).text
         return sum(
             sample.value
@@ -100,29 +100,29 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def serving(router: Router) -> AsyncIterator[str]:
-    """A running router's API on a free port."""
+    """Yields the URL of a running router's API on a free port."""
     async with router.running(), listening(build_app(router)) as url:
         yield url
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's, which ends as soon as it is told to: its own looks every tenth of a second."""
+    """A uvicorn server that stops at once when asked to; uvicorn itself polls ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ended = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """Until it is told to end."""
+        """Waits until it is asked to stop."""
         await self.on_tick(0)
         await self.ended.wait()
 
 
 @asynccontextmanager
 async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
-    """An app on a port, or on a free one."""
+    """Serves an app on the given port, or on a free one, and yields its URL."""
     with socket.create_server(("127.0.0.1", port)) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # a client that does not read is felt soon
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # so that a slow client blocks it
         config = uvicorn.Config(
             app, http=BoundedHttp, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
@@ -138,14 +138,14 @@ async def listening(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The router asks workers that say nothing after 0.2 s, for tests of what they then say."""
+    """Makes the router ping silent workers after 0.2 s."""
     monkeypatch.setattr("v4_router.workers._SILENCE_SECONDS", 0.2)
 
 
 @pytest.fixture
 async def deploy(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Deploy]:
-    """Starts a deployment; `ready=False` does not wait for the workers."""
-    monkeypatch.setattr(prober, "_LOOK_SECONDS", 0.002)  # each start waits for two looks
+    """Returns a function that starts a deployment; with `ready=False` it does not wait for the workers."""
+    monkeypatch.setattr(prober, "_LOOK_SECONDS", 0.002)  # each start waits for two rounds of the prober
     async with AsyncExitStack() as stack:
 
         async def start(

@@ -1,4 +1,4 @@
-"""Pods as an API server tells of them: list and watch over HTTP, with versions, bookmarks and 410. No cluster."""
+"""A fake Kubernetes API server for pods: list and watch over HTTP, with versions, bookmarks and 410."""
 
 import asyncio
 import json
@@ -20,22 +20,22 @@ SELECTOR = "v4serve.dev/deployment=demo"
 
 
 class FakeApiServer:
-    """The attributes are the knobs of a test; they may be changed while it runs."""
+    """A fake API server. A test sets its attributes to control it, also while it runs."""
 
     def __init__(self) -> None:
         self.app = Starlette(routes=[Route(PATH, self._pods)])
-        self.pods: dict[str, dict[str, Any]] = {}  # by uid
+        self.pods: dict[str, dict[str, Any]] = {}  # pod by uid
         self.version = 100
-        self.oldest = 0  # versions before it are gone
-        self.status = 200  # of every answer
-        self.token = "key"  # that is good now
-        self.asked = 0  # lists and watches
-        self.lists = 0  # that were answered
+        self.oldest = 0  # the oldest version that the server still has
+        self.status = 200  # HTTP status of every answer
+        self.token = "key"  # the valid bearer token
+        self.asked = 0  # number of requests, both lists and watches
+        self.lists = 0  # number of lists that were answered
         self.watches: list[asyncio.Queue[bytes | None]] = []
-        self.bad: list[str] = []  # what a client asked for and must not
+        self.bad: list[str] = []  # invalid requests
 
     def set(self, uid: str, address: str, **changes: Any) -> None:
-        """Make or change a pod with a worker on 127.0.0.1."""
+        """Creates or changes a pod with a worker on 127.0.0.1."""
         about = {"role": "decode", "ready": True, "leaving": False, "revision": "r1"} | changes
         kind = "MODIFIED" if uid in self.pods else "ADDED"
         host, _, port = address.rpartition(":")
@@ -56,31 +56,31 @@ class FakeApiServer:
                 "conditions": [{"type": "Ready", "status": str(about["ready"])}],
             },
         }
-        self._tell(kind, self.pods[uid])
+        self._send(kind, self.pods[uid])
 
-    def delete(self, uid: str, *, told: bool = True) -> None:
-        """Delete a pod; untold, the event is lost."""
+    def delete(self, uid: str, *, sent: bool = True) -> None:
+        """Deletes a pod; without `sent`, no watch gets the event."""
         pod = self.pods.pop(uid)
         self.version += 1
-        if told:
-            self._tell("DELETED", pod)
+        if sent:
+            self._send("DELETED", pod)
 
     def bookmark(self) -> None:
-        """Nothing has happened."""
-        self._tell("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}})
+        """Sends a bookmark, as if only other objects had changed."""
+        self._send("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}})
 
     def gone(self) -> None:
-        """The versions of the running watches are too old."""
-        self._tell("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
+        """Makes the versions of the running watches too old."""
+        self._send("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"})
 
     def cut(self, part: bytes = b"") -> None:
-        """End all watches, in the middle of a line if there is one."""
+        """Ends all watches, after a partial line if one is given."""
         for watch in self.watches:
             if part:
                 watch.put_nowait(part)
             watch.put_nowait(None)
 
-    def _tell(self, kind: str, thing: dict[str, Any]) -> None:
+    def _send(self, kind: str, thing: dict[str, Any]) -> None:
         for watch in self.watches:
             watch.put_nowait(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
 
@@ -118,7 +118,7 @@ class FakeApiServer:
 async def api_server(
     server: FakeApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[FakeApiServer]:
-    """Serves, and KUBECONFIG leads there."""
+    """Serves on a free port, and sets KUBECONFIG to a file that points there."""
     async with listening(server.app) as url:
         file = folder / "kubeconfig"
         file.write_text(

@@ -1,7 +1,7 @@
-"""Workers without a model: the real protocol on a real port, and a next token that is a function of what is known.
+"""Workers without a model: the real protocol on a real port, and a next token that is a pure function.
 
 The next token depends on the prompt, the output so far and the choice, so a continuation after any failure can be
-checked token for token. `Caches` stands for what moves between workers.
+checked token for token. `Caches` stands for the caches that move between workers.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from v4_core.v1 import worker_pb2_grpc as rpc
 from v4_router.endpoints import WorkerEndpoint
 
 VOCAB = 400
-FIRST_ORDINARY = 7  # ids below are special tokens
+FIRST_ORDINARY = 7  # lower ids are special tokens
 EOS = 1
 MAX_MODEL_LEN = 200_000
 
-Script = Callable[[int], list[int]]  # the whole output of a choice
+Script = Callable[[int], list[int]]  # choice to its whole output
 
 
 def next_token(prompt: list[int], output: list[int], choice: int) -> int:
-    """The one right token."""
+    """Returns the only correct next token."""
     data = array("I", [*prompt, 0xFFFFFFFF, *output, choice]).tobytes()
     return FIRST_ORDINARY + int.from_bytes(hashlib.blake2b(data, digest_size=4).digest(), "little") % (
         VOCAB - FIRST_ORDINARY
@@ -38,7 +38,7 @@ def next_token(prompt: list[int], output: list[int], choice: int) -> int:
 
 
 def expected(prompt: list[int], tokens: int, choice: int = 0) -> list[int]:
-    """The right output of so many tokens."""
+    """Returns the correct output of so many tokens."""
     output: list[int] = []
     for _ in range(tokens):
         output.append(next_token(prompt, output, choice))
@@ -47,24 +47,24 @@ def expected(prompt: list[int], tokens: int, choice: int = 0) -> list[int]:
 
 @dataclass
 class Caches:
-    """Leased caches of all fake workers of a test, by (address, lease); the future is the first tokens."""
+    """The leases of all fake workers of a test, by (address, lease); the future holds the first tokens."""
 
     held: dict[tuple[str, int], "asyncio.Future[None]"] = field(default_factory=dict)
     ends: dict[tuple[str, int], asyncio.Event] = field(default_factory=dict)
     numbers: Any = field(default_factory=lambda: count(1))
 
     def hold(self, address: str, lease: int) -> "asyncio.Future[None]":
-        """A lease begins."""
+        """Begins a lease."""
         self.ends[address, lease] = asyncio.Event()
         self.held[address, lease] = asyncio.get_running_loop().create_future()
         return self.held[address, lease]
 
     async def ended(self, address: str, lease: int) -> None:
-        """Until the cache was taken over, or the lease ended otherwise."""
+        """Waits until the cache was adopted or the lease ended otherwise."""
         await self.ends[address, lease].wait()
 
     def drop(self, address: str, lease: int) -> None:
-        """The lease ended."""
+        """Ends a lease."""
         cache = self.held.pop((address, lease), None)
         self.ends[address, lease].set()
         if cache is not None and not cache.done():
@@ -72,21 +72,21 @@ class Caches:
 
 
 class FakeWorker(rpc.WorkerServicer):
-    """One worker. The attributes are the knobs of a test; they may be changed while it runs."""
+    """A fake worker. A test sets its attributes to control it, also while it runs."""
 
     def __init__(self, role: str, caches: Caches, max_model_len: int = MAX_MODEL_LEN) -> None:
         self.role = role
         self.caches = caches
         self.address = ""
-        self.script: Script | None = None  # else next_token without end
-        self.rank = 0  # of a sampled token among the likeliest
+        self.script: Script | None = None  # None = `next_token`, without an end
+        self.rank = 0  # rank of the sampled token among the likeliest
         self.step_seconds = 0.0
         self.tails = 1000
-        self.refusals: list[pb.Reason] = []  # reasons for the next legs
+        self.refusals: list[pb.Reason] = []  # the reasons with which the next legs fail
         self.refuse_always: pb.Reason | None = None
-        self.may_refuse = asyncio.Event()  # a refusal waits for it
+        self.may_refuse = asyncio.Event()  # a refusal is sent once it is set
         self.may_refuse.set()
-        self.may_prefill = asyncio.Event()  # the first token waits for it
+        self.may_prefill = asyncio.Event()  # the first token is sent once it is set
         self.may_adopt = asyncio.Event()
         self.describes = asyncio.Event()
         self.describes.set()
@@ -96,17 +96,17 @@ class FakeWorker(rpc.WorkerServicer):
         self.may_adopt.set()
         self.fail_at: tuple[int, pb.Reason] | None = None  # output tokens, reason
         self.migrate_at: int | None = None  # output tokens
-        self.hands_back = asyncio.Event()  # every choice that runs, as at the end of a drain
-        self.hangs = False  # says nothing of new legs
-        self.duplicates = False  # every message twice
-        self.repeats = 0  # tokens before its own that each message holds too
-        self.first_tokens_late = 0.0  # seconds by which prefill's tokens come behind their cache
-        self.gap_at: int | None = None  # output tokens, of which one is not sent
+        self.hands_back = asyncio.Event()  # hands back every running choice, as at the end of a drain
+        self.hangs = False  # does not answer new legs
+        self.duplicates = False  # sends every message twice
+        self.repeats = 0  # earlier tokens that each message repeats
+        self.first_tokens_late = 0.0  # seconds from the cache's readiness to prefill's first tokens
+        self.gap_at: int | None = None  # number of output tokens after which one is not sent
         self.tokens_sent = 0
         self.cached_tokens = 0
         self.draining = False
-        self.token = ""  # that callers must show
-        self.remembers = False  # finds prefixes of earlier prompts, of the same tenant only
+        self.token = ""  # the secret that callers must send
+        self.remembers = False  # whether prefixes of the tenant's earlier prompts are cached
         self._known: set[bytes] = set()
         self.fingerprint = "one"
         self.tokenizer = ""
@@ -119,7 +119,7 @@ class FakeWorker(rpc.WorkerServicer):
         self.instance = ""
 
     async def start(self, port: int = 0) -> "FakeWorker":
-        """Listen; on the same port again after `kill`."""
+        """Listens, after `kill` on the same port again."""
         self.instance = f"{self.role}-{next(self._instances)}"
         self._server = grpc.aio.server(
             options=[("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0)]
@@ -131,7 +131,7 @@ class FakeWorker(rpc.WorkerServicer):
         return self
 
     async def kill(self) -> None:
-        """Gone at once, with all that it held."""
+        """Stops at once, and loses everything that it holds."""
         await self._server.stop(0)
         for task in list(self.running.values()):
             task.cancel()
@@ -140,20 +140,20 @@ class FakeWorker(rpc.WorkerServicer):
                 self.caches.drop(address, lease)
 
     async def restart(self) -> None:
-        """A new process at the same address."""
+        """Starts a new process at the same address."""
         await self.start(int(self.address.rpartition(":")[2]))
 
     def endpoint(self, **changes: Any) -> WorkerEndpoint:
-        """As discovery would tell of it."""
+        """Returns the endpoint as discovery reports it."""
         return WorkerEndpoint(self.address, self.role, **changes)  # type: ignore[arg-type]
 
     @property
     def idle(self) -> bool:
-        """Nothing runs and nothing is leased."""
+        """Whether nothing runs and nothing is leased."""
         return not self.running and not any(address == self.address for address, _ in self.caches.held)
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.WorkerInfo:
-        """Who this is."""
+        """Describes the worker."""
         await self._admit(context)
         await self.describes.wait()
         return pb.WorkerInfo(
@@ -168,7 +168,7 @@ class FakeWorker(rpc.WorkerServicer):
         )
 
     async def Serve(self, requests: AsyncIterator[pb.ToWorker], context: Any) -> AsyncIterator[pb.FromWorker]:
-        """One router."""
+        """Serves the stream of one router."""
         await self._admit(context)
         out: asyncio.Queue[pb.Event] = asyncio.Queue()
         mine: set[tuple[str, int]] = set()
@@ -289,7 +289,7 @@ class FakeWorker(rpc.WorkerServicer):
     async def _steps(
         self, start: pb.Start, send: Callable[..., None], skip: int = 0, at_most: int | None = None
     ) -> bool:
-        """All choices token by token; whether all are finished. The first `skip` tokens are known already."""
+        """Sends the tokens of all choices, without the first `skip` ones. Returns whether all are finished."""
         prompt = array("I", start.prompt_ids).tolist()
         outputs = {start.first_choice + i: array("I", start.output_ids).tolist() for i in range(start.n)}
         live = set(outputs)
@@ -309,7 +309,7 @@ class FakeWorker(rpc.WorkerServicer):
                 finish = self._finish(start, output)
                 if finish:
                     live.discard(choice)
-                if not live:  # the load that goes with the last token counts it no more
+                if not live:  # the load sent with the last token no longer counts this leg
                     self.running.pop((start.request, start.attempt), None)
                 if step >= skip and len(output) != self.gap_at:
                     self.tokens_sent += 1

@@ -1,4 +1,4 @@
-"""Keys and tenants, over the network."""
+"""API keys and tenants, over the network."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ BOB = {"authorization": "Bearer sk-bob-1"}
 
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two tenants' keys; a change is seen at once."""
+    """A key file with two tenants; the router sees a change at once."""
     monkeypatch.setattr("v4_core.reloading._POLL_SECONDS", 0.01)
     file = tmp_path / "keys.yaml"
     file.write_text("sk-alice-1: alice\nsk-alice-2: alice\nsk-bob-1: bob\n")
@@ -69,7 +69,7 @@ async def test_the_official_client_with_a_key(deploy: Deploy, keys: Path) -> Non
 
 
 async def test_tenants_share_no_cache(deploy: Deploy, keys: Path) -> None:
-    """Neither by the worker's blocks nor by the router's guess of them."""
+    """A tenant gets no cached tokens of another, and placement does not reveal what another has cached."""
     d = await deploy(1, 1, api_keys=keys)
     d.prefill[0].remembers = True
 
@@ -101,7 +101,7 @@ async def test_keys_change_without_a_restart(deploy: Deploy, keys: Path, caplog:
 
 
 async def test_former_keys_are_good_while_other_routers_may_not_have_the_new_ones(deploy: Deploy, keys: Path) -> None:
-    """Two routers get a change at different times: until both have it, the former key is the one that both take."""
+    """Routers read a change at different times; until both have, only the removed key is accepted by both."""
     first = await deploy(0, 1, api_keys=keys)
     assert first.router.keys is not None
     before = fleet_status(first.router)["router"]["keys_since"]

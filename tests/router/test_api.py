@@ -1,4 +1,4 @@
-"""The OpenAI interfaces as clients see them, over the network."""
+"""The OpenAI routes as clients see them, over the network."""
 
 import asyncio
 import json
@@ -39,13 +39,13 @@ def byte_ids(text: str) -> list[int]:
 
 
 def script(d: Deployment, ids: list[int]) -> None:
-    """All workers say this."""
+    """Makes all workers generate this text."""
     for worker in d.workers:
         worker.script = lambda choice: ids
 
 
 async def events(d: Deployment, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> list[Any]:
-    """The events of a stream."""
+    """Returns the events of a stream."""
     result: list[Any] = []
     async with d.http.stream("POST", path, json={**body, "stream": True}, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
@@ -77,7 +77,7 @@ async def test_token_ids_in_and_out(deploy: Deploy) -> None:
     assert first.sampling.seed
     assert 0 < first.deadline_ms <= 3_600_000
     await d.idle()
-    assert not d.prefill[0].cancels + d.decode[0].cancels  # nothing was left to cancel
+    assert not d.prefill[0].cancels + d.decode[0].cancels  # no leg had to be cancelled
 
 
 async def test_a_stream_of_token_ids(deploy: Deploy) -> None:
@@ -102,7 +102,7 @@ async def test_several_prompts_with_several_choices(deploy: Deploy) -> None:
         streamed.setdefault(choice["index"], []).extend(choice["token_ids"])
     assert [streamed[i] for i in range(6)] == right
     legs = [start.phase for worker in d.workers for start in worker.starts]
-    assert (legs.count(pb.PREFILL), legs.count(pb.DECODE)) == (6, 6)  # one of each per prompt, n or not
+    assert (legs.count(pb.PREFILL), legs.count(pb.DECODE)) == (6, 6)  # one of each per prompt, whatever n is
     await d.idle()
 
 
@@ -247,7 +247,7 @@ async def test_no_client_takes_a_token_for_the_end_of_a_line(deploy: Deploy) -> 
     d = await deploy()
     text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\rj\nk"
     script(d, byte_ids(text))
-    seen = await events(d, "/v1/completions", {"prompt": PROMPT})  # by httpx's lines, which are str.splitlines
+    seen = await events(d, "/v1/completions", {"prompt": PROMPT})  # httpx splits lines with str.splitlines
     assert "".join(e["choices"][0]["text"] for e in seen[:-1]) == text
     plain = await d.openai.completions.create(model=MODEL, prompt=PROMPT, stream=True)
     assert "".join([chunk.choices[0].text async for chunk in plain]) == text
@@ -309,7 +309,7 @@ async def test_a_prefix_goes_where_it_is_cached(deploy: Deploy) -> None:
 
 async def test_what_happened_on_the_way_is_told_on_request(deploy: Deploy) -> None:
     d = await deploy()
-    d.decode[0].step_seconds = 0.05  # without a pause, tokens may arrive together and have no time between them
+    d.decode[0].step_seconds = 0.05  # else tokens may arrive together, without a measurable time between them
     asked = {"x-v4serve-timing": "1"}
     facts = (await d.complete(PROMPT, max_tokens=4, headers=asked)).json()["v4serve"]
     assert facts["ttft_seconds"] > 0
@@ -407,7 +407,7 @@ async def test_more_choices_than_any_decode_worker_has_room_for(deploy: Deploy) 
 
 
 def connect(d: Deployment, head: str, body: bytes = b"") -> socket.socket:
-    """A client of its own manners, that has sent this much."""
+    """Connects a raw client, and sends this much of a request."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(10)
@@ -421,7 +421,7 @@ async def test_a_body_that_does_not_arrive(deploy: Deploy, monkeypatch: pytest.M
     monkeypatch.setattr("v4_router.api._BODY_SECONDS", 0.1)
     d = await deploy(0, 1)
     with connect(d, "content-length: 100", b'{"prompt"') as client, client.makefile("rb") as answer:
-        head, _, body = (await asyncio.to_thread(answer.read)).partition(b"\r\n\r\n")  # to the connection's end
+        head, _, body = (await asyncio.to_thread(answer.read)).partition(b"\r\n\r\n")  # until the connection is closed
     assert head.startswith(b"HTTP/1.1 408 ")
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
 

@@ -1,4 +1,4 @@
-"""Chat encoding against the rules and examples of the model's own."""
+"""Chat encoding against the model's own rules and examples."""
 
 import pytest
 

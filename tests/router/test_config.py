@@ -1,4 +1,4 @@
-"""Settings that cannot be used."""
+"""The router's settings: which are refused, and which are allowed."""
 
 from dataclasses import replace
 from pathlib import Path

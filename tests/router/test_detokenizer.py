@@ -1,4 +1,4 @@
-"""Bytes to characters, however the bytes are cut."""
+"""Bytes are decoded to the same text however they are split into tokens."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ def test_a_character_comes_whole_with_its_last_byte(text: str) -> None:
 
 @given(st.text(max_size=30), st.data())
 def test_split_at_every_byte(text: str, data: st.DataObject) -> None:
-    """Tokens that cut the text anywhere, in the middle of characters too."""
+    """Tokens may split the text anywhere, even within a character."""
     raw = text.encode(errors="ignore")
     cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)))) | {0, len(raw)})
     tokens = [raw[a:b] for a, b in pairwise(cuts)]

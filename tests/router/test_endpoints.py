@@ -1,4 +1,4 @@
-"""What pods say of workers, by tables."""
+"""The endpoints of pods, by tables."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from v4_router.endpoints import WorkerEndpoint, by_address, listed, of_pod
 
 
 def pod(**changes: Any) -> dict[str, Any]:
-    """A ready pod with a decode worker, as the API writes it."""
+    """Returns a ready pod with a decode worker, in the Kubernetes API's JSON."""
     about = {
         "ip": "10.0.0.7",
         "phase": "Running",

@@ -1,4 +1,4 @@
-"""What two samples of a router mean, which two are compared, and how they travel."""
+"""Facts: what is computed from two samples, which two samples are compared, and the JSON form."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def fleet(*workers: Mapping[str, Any], **router: Any) -> dict[str, Any]:
 
 
 def known(*workers: Mapping[str, Any]) -> Facts:
-    """Of a router without requests in the last 10 s."""
+    """Returns the facts of a router without requests in the last 10 s."""
     return facts(START, replace(START, at=10.0), fleet(*workers), 0)
 
 
@@ -71,7 +71,7 @@ def test_rates_are_differences_over_time() -> None:
     count(100, 1000, 1000, 5000, 7.0)
     before = sample(metrics, 10.0)
     count(6, 800, 200, 600, 1.5)
-    metrics.keep_revisions([])  # a revision that went takes nothing from the sum
+    metrics.keep_revisions([])  # the sum keeps the transfers of a removed revision
     seen = facts(before, sample(metrics, 14.0), fleet(), 7)
     assert (seen.seconds, seen.requests, seen.failed) == (4.0, 3.0, 0.75)
     assert (seen.prompt_tokens, seen.generated_tokens, seen.hit_ratio) == (200.0, 10.0, 0.25)
@@ -131,8 +131,8 @@ def test_who_joins_is_told_of_the_whole_window() -> None:
 @example([0.01] * 80)
 @example([0.2, 9.8, 0.1])
 def test_whoever_looks_is_compared_with_a_sample_of_the_window(gaps: Sequence[float]) -> None:
-    """However many look: never over too short a time, never over more than the window, and over all of it that
-    was looked at, but for looks close to a kept one."""
+    """With any number of readers, a rate is over at least APART_SECONDS and at most the window, and over all of it for
+    which there are samples, except samples too close to a kept one."""
     recent = Recent()
     now, looks = 1000.0, list[float]()
     for gap in (0.0, *gaps):
@@ -148,7 +148,7 @@ def test_whoever_looks_is_compared_with_a_sample_of_the_window(gaps: Sequence[fl
 
 @given(*2 * [st.lists(st.floats(0, 2e4) | st.sampled_from(SECONDS), max_size=60)], st.sampled_from((0.5, 0.9, 0.99)))
 def test_quantiles_lie_in_the_bucket_of_the_true_one(earlier: list[float], within: list[float], share: float) -> None:
-    """prometheus_client counts, before and within the window; only what is within counts."""
+    """Observations before and within the window are counted by prometheus_client; only those within it matter."""
     metrics = Metrics()
 
     def look(seconds: float, observed: Sequence[float]) -> Sample:
@@ -234,7 +234,7 @@ async def test_a_router_tells_what_waits_for_room(deploy: Deploy) -> None:
 
 
 async def after(d: Deployment, requests: int) -> Facts:
-    """Once so many have been counted since the first look."""
+    """Returns the facts once so many requests have been counted since the first sample."""
     async with asyncio.timeout(30):
         while True:
             seen = from_json((await d.http.get("/facts")).json())

@@ -1,4 +1,4 @@
-"""Bodies from anywhere: each is served or refused with an OpenAI error, and never breaks the router."""
+"""Arbitrary bodies: each is served, or refused with an OpenAI error, and none causes an internal error."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def test_parsing_bytes(raw: bytes) -> None:
 
 
 async def test_over_the_network(deploy: Deploy) -> None:
-    d: Deployment = await deploy(1, 1, max_model_len=64)  # where an answer without max_tokens ends
+    d: Deployment = await deploy(1, 1, max_model_len=64)  # bounds an answer without max_tokens
     seen: list[tuple[str, Any]] = []
 
     @settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,4 @@
-"""Clients that never come to an end of what they say before a body, or behind it."""
+"""Clients that send endless headers, or endless data after a body."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,16 +14,16 @@ CHUNKED = b"POST /v1/models HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\
 
 
 async def sent(url: str, first: bytes, endless: bytes = b"") -> bytes:
-    """All that the router says until it closes the connection."""
+    """Returns everything that the router sends until it closes the connection."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(first)
-        for _ in range(64 if endless else 0):  # far more than is kept, so that a reader of all would not answer
+        for _ in range(64 if endless else 0):  # far more than the limit: a server that read all of it would not answer
             writer.write(endless * (16384 // len(endless)))
             await writer.drain()
         return await asyncio.wait_for(reader.read(), 30)
-    except ConnectionError:  # closed upon more than it wanted
+    except ConnectionError:  # the router closed the connection while data was still being sent
         return b"reset"
     finally:
         writer.close()
@@ -54,7 +54,7 @@ async def test_what_is_not_too_long_is_read(deploy: Deploy) -> None:
         assert (await d.http.get("/v1/models", headers=long)).status_code == 200
     body = b"[" + b" " * (1 << 20)
     for content in (body, _pieces(body)):
-        assert (await d.http.post("/v1/completions", content=content)).status_code == 400  # read whole, and no JSON
+        assert (await d.http.post("/v1/completions", content=content)).status_code == 400  # read whole, but not JSON
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""API keys in their file."""
+"""API keys: their file, and their validity after a change."""
 
 from pathlib import Path
 
@@ -21,14 +21,14 @@ def test_what_is_kept_is_no_key() -> None:
 
 
 class Ring:
-    """Keys that change while time passes."""
+    """A key ring with a clock that the test sets."""
 
     def __init__(self, overlap: float) -> None:
         self.now, self.overlap = 1000.0, overlap
         self.keys = KeyRing(Keys({"one": "alice", "both": "alice"}), lambda: self.overlap, lambda: self.now)
 
     def good(self) -> dict[str, str]:
-        """Tenants of the keys that are taken now."""
+        """Returns the tenants of the keys that are valid now."""
         found = {key: self.keys.tenant(key.encode()) for key in ("one", "both", "two", "three")}
         return {key: tenant for key, tenant in found.items() if tenant}
 
@@ -48,7 +48,7 @@ def test_a_key_that_was_taken_out_is_good_for_the_overlap() -> None:
 
 
 def test_an_overlap_of_0_revokes_at_once() -> None:
-    """Also what was taken out before it was set, and what comes back is good again."""
+    """It also revokes keys that were removed before it was set; a key that is added again is valid again."""
     ring = Ring(60.0)
     ring.keys.replace(Keys({"two": "bob"}))
     ring.overlap = 0.0

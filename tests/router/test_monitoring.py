@@ -1,4 +1,4 @@
-"""What the router tells of itself and its workers to those who watch."""
+"""The routes for monitoring: /fleet, /health and /ready."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from v4_router.app import build_monitoring_app
 
 
 async def watched(d: Deployment, path: str = "/fleet") -> httpx.Response:
-    """The answer of the monitoring port, asked without a key."""
+    """Returns the answer of the monitoring port to a request without a key."""
     async with listening(build_monitoring_app(d.router)) as url, httpx.AsyncClient(base_url=url) as client:
         return await client.get(path)
 
@@ -104,8 +104,8 @@ async def test_a_part_that_broke_makes_the_router_unhealthy(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     d = await deploy(1, 1)
-    monkeypatch.setattr(d.router.fleet, "links", None)  # what the prober looks at
-    await until(lambda: not d.router.healthy, "it is noticed")
+    monkeypatch.setattr(d.router.fleet, "links", None)  # makes the prober raise
+    await until(lambda: not d.router.healthy, "the router is unhealthy")
     monkeypatch.undo()
     assert (await watched(d, "/health")).status_code == 503
     assert "a background task of the router failed" in caplog.text

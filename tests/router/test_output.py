@@ -1,4 +1,4 @@
-"""Tokens of one choice to text: what is held back, and when it comes."""
+"""The text of a choice's tokens: what is held back, and when it is released."""
 
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.generation import Emit

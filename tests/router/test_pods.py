@@ -76,7 +76,7 @@ async def test_changes_are_told(server: FakeApiServer, known: Known) -> None:
 
 @pytest.mark.parametrize("part", [b"", b'{"type": "ADDED", "obj', b'{"type": "ADDED", "object": 1}}\n', b"nonsense\n"])
 async def test_a_cut_watch_is_made_up_for(server: FakeApiServer, known: Known, part: bytes) -> None:
-    server.delete("a", told=False)
+    server.delete("a", sent=False)
     server.cut(part)
     server.set("b", "127.0.0.1:2")
     await until(lambda: known.uids == {"b"}, "listed again")
@@ -87,7 +87,7 @@ async def test_a_cut_watch_is_made_up_for(server: FakeApiServer, known: Known, p
 
 @pytest.mark.parametrize("how", ["in the stream", "as the answer"])
 async def test_a_version_that_is_gone(server: FakeApiServer, known: Known, how: str) -> None:
-    server.delete("a", told=False)
+    server.delete("a", sent=False)
     if how == "in the stream":
         server.gone()
     else:
@@ -111,7 +111,7 @@ async def test_known_workers_stay_while_the_server_is_away(server: FakeApiServer
 
 
 async def test_a_delete_that_was_lost_is_found_by_the_next_list(server: FakeApiServer, known: Known) -> None:
-    server.delete("a", told=False)
+    server.delete("a", sent=False)
     server.bookmark()
     assert known.uids == {"a"}
     server.cut()  # as the server does after timeoutSeconds

@@ -1,4 +1,4 @@
-"""A small byte-level BPE tokenizer with DeepSeek V4's special tokens, made when a test needs one."""
+"""Builds a small byte-level BPE tokenizer with DeepSeek V4's special tokens."""
 
 import json
 from functools import cache
@@ -15,7 +15,7 @@ EXTRA = "你好 推理 答案 ünïcödé 🙂🚀 naïve"
 
 @cache
 def build_tokenizer() -> Tokenizer:
-    """Special tokens first, then bytes, then merges."""
+    """Ids: special tokens first, then bytes, then merges."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -30,7 +30,7 @@ def build_tokenizer() -> Tokenizer:
 
 
 def write_model(folder: Path, default_mode: str | None = "chat") -> Path:
-    """A model folder as far as the router reads it."""
+    """Writes the files of a model folder that the router reads."""
     folder.mkdir(parents=True, exist_ok=True)
     build_tokenizer().save(str(folder / "tokenizer.json"))
     if default_mode is not None:
