@@ -1,1 +1,1 @@
-"""Measurements, each beside its yardstick in the same run."""
+"""Benchmarks. Each figure is measured together with a yardstick, in the same run."""

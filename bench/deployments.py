@@ -1,8 +1,8 @@
-"""What the operator costs on a real API server of this machine: `python -m bench.deployments [--counts 0 9] [--json]`.
+"""What the operator costs on a local API server: `python -m bench.deployments [--counts 0 9] [--json]`.
 
-No node takes pods: they are told to be ready by this program, and all routers are one server of this program at
-127.0.0.1:9100, so that V4Deployments become Ready and then idle. The time until all children exist stands beside that
-of creating the very same objects without an operator; what idle V4Deployments cost stands beside none of them.
+No node runs pods. This program marks the pods ready and serves as every router, at 127.0.0.1:9100, so that
+V4Deployments become Ready and then idle. The yardstick for the time until all children exist is the time to create the
+same objects without an operator; the yardstick for the cost of idle V4Deployments is the cost of none.
 """
 
 import argparse
@@ -47,13 +47,13 @@ PARALLEL = 32
 
 
 class Bench:
-    """One namespace of one cluster."""
+    """A benchmark in one namespace of one cluster."""
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
-        self.revisions: set[str] = set()  # that the router says to serve
-        self.plain = f"{self.namespace}-plain"  # the same objects, without an operator
+        self.revisions: set[str] = set()  # that the router reports as served
+        self.plain = f"{self.namespace}-plain"  # namespace of the same objects without an operator
 
     async def items(self, resource: Resource, query: dict[str, str] | None = None) -> list[Any]:
         answer = await self.api.get(resource.path(self.namespace), query)
@@ -73,7 +73,7 @@ class Bench:
         await many(bodies, lambda body: self.api.create(V4DEPLOYMENTS, body))
 
     async def children(self, names: set[str]) -> list[tuple[Resource, Object]]:
-        """What was made for these V4Deployments, as it would be made by hand."""
+        """Return the objects that were created for these V4Deployments, as one would create them by hand."""
         discovery = Discovery(self.api)
         made = []
         for resource in (await discovery.refresh()).children():
@@ -85,7 +85,7 @@ class Bench:
         return made
 
     async def by_hand(self, names: set[str]) -> float:
-        """Seconds for creating them without an operator."""
+        """Return the seconds to create the objects of these V4Deployments without an operator."""
         children = await self.children(names)
         started = time.perf_counter()
         await many(children, lambda child: self.api.create(*child))
@@ -99,8 +99,8 @@ class Bench:
         }
         return len(found) == 3 * count
 
-    async def be_kubelet(self) -> None:
-        """Say that every pod is ready."""
+    async def mark_ready(self) -> None:
+        """Set the status of every pod to ready, as a kubelet would."""
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
         status = {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "conditions": [ready]}
         pods = [pod for pod in await self.items(PODS) if pod.get("status", {}).get("phase") != "Running"]
@@ -109,13 +109,13 @@ class Bench:
         )
 
     async def ready(self, count: int) -> bool:
-        await self.be_kubelet()
+        await self.mark_ready()
         parents = await self.items(V4DEPLOYMENTS)
         conditions = [c for p in parents for c in p.get("status", {}).get("conditions", ()) if c["type"] == "Ready"]
         return [condition["status"] for condition in conditions] == ["True"] * count
 
     async def measure(self, count: int, seconds: float) -> dict[str, Any]:
-        """Bring the number of V4Deployments to `count`, wait until they idle, and look on."""
+        """Bring the number of V4Deployments to `count`, wait until they idle, and measure for `seconds`."""
         began = len(await self.items(V4DEPLOYMENTS))
         names = [f"d{index}" for index in range(began, count)]
         started = time.perf_counter()
@@ -134,13 +134,13 @@ class Bench:
             "seconds_until_all_children": round(created, 2),
             "seconds_by_hand": round(by_hand, 2),
             "cpu_percent_idle": round(100 * (after["cpu"] - before["cpu"]) / lasted, 2),
-            "looks_per_second_idle": round((after["looks"] - before["looks"]) / lasted, 2),
+            "reconciles_per_second_idle": round((after["reconciles"] - before["reconciles"]) / lasted, 2),
             "writes_idle": int(after["writes"] - before["writes"]),
             "memory_mib": round(after["memory"] / 2**20),
         }
 
     async def fleet(self, _: web.Request) -> web.Response:
-        """What a router with healthy workers of every revision answers."""
+        """Answer as a router with healthy workers of every revision does."""
         known = {"probed": True, "error": "", "transport": "grpc", "transferred_bytes": 0, "transfer_seconds": 0.0}
         revisions = [{"revision": revision, **known} for revision in self.revisions]
         router = {"version": "0", "served_name": "demo", "ready": True, "requests": 0}
@@ -148,18 +148,18 @@ class Bench:
 
 
 async def figures() -> dict[str, float]:
-    """Of the operator's process, from its metrics."""
+    """Return CPU, API writes, reconciles and memory of the operator's process, from its metrics."""
     async with aiohttp.ClientSession() as session, session.get(f"http://{HEALTH}/metrics") as response:
         lines = [line.rpartition(" ") for line in (await response.text()).splitlines() if not line.startswith("#")]
     values = {name: float(value) for name, _, value in lines}
     writes = sum(v for k, v in values.items() if k.startswith("v4serve_operator_api_writes_total") and "Lease" not in k)
-    looks = sum(v for k, v in values.items() if k.startswith("v4serve_operator_reconciles_total"))
+    reconciles = sum(v for k, v in values.items() if k.startswith("v4serve_operator_reconciles_total"))
     memory = values["process_resident_memory_bytes"]
-    return {"cpu": values["process_cpu_seconds_total"], "writes": writes, "looks": looks, "memory": memory}
+    return {"cpu": values["process_cpu_seconds_total"], "writes": writes, "reconciles": reconciles, "memory": memory}
 
 
 async def quiet() -> None:
-    """Wait until nothing was written for half a minute."""
+    """Wait until the operator has written nothing for 30 seconds."""
     last, since = -1.0, time.perf_counter()
     while time.perf_counter() - since < 30:
         writes = (await figures())["writes"]
@@ -169,7 +169,7 @@ async def quiet() -> None:
 
 
 async def many(items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> None:
-    """Do it for all, several at once."""
+    """Run `work` for all items, up to PARALLEL at once."""
     limit = asyncio.Semaphore(PARALLEL)
 
     async def one(item: Any) -> None:
@@ -179,17 +179,17 @@ async def many(items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> N
     await asyncio.gather(*map(one, items))
 
 
-async def until(true: Callable[[], Awaitable[bool]], seconds: float) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
     async with asyncio.timeout(seconds):
-        while not await true():  # noqa: ASYNC110 - what is waited for is elsewhere
+        while not await condition():  # noqa: ASYNC110 - the condition is about another process
             await asyncio.sleep(0.05)
 
 
 @asynccontextmanager
 async def prepared(api: Api) -> AsyncIterator[Bench]:
-    """A namespace, the definition, one router for all, and the operator."""
+    """Prepare namespaces, the definition, one router for all V4Deployments, and the operator."""
     bench = Bench(api)
-    # Servers before 1.25 drop its rules, which kubectl would refuse.
+    # API servers before 1.25 drop the definition's CEL rules; with validation, kubectl would refuse to apply them.
     made = kubectl("apply", "--validate=false", "-f", str(DEFINITION)).endswith("created")
     for namespace in (bench.namespace, bench.plain):
         kubectl("create", "namespace", namespace)
@@ -216,7 +216,7 @@ async def prepared(api: Api) -> AsyncIterator[Bench]:
 
 
 def kubectl(*args: str) -> str:
-    """What it says."""
+    """Run kubectl and return its output."""
     return subprocess.run(["kubectl", *args], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -231,7 +231,7 @@ async def answers() -> bool:
 
 
 async def run(kubeconfig: Path, counts: list[int], seconds: float) -> list[dict[str, Any]]:
-    """One row for each number of V4Deployments."""
+    """Return one row for each number of V4Deployments."""
     api = await Api.connect(kubeconfig)
     try:
         async with prepared(api) as bench:
@@ -244,7 +244,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--counts", type=int, nargs="+", default=[0, 1, 100, 500])
-    parser.add_argument("--seconds", type=float, default=120.0, help="to look on when idle")
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long to measure idle V4Deployments")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     try:

@@ -1,9 +1,9 @@
-"""Decode and prefill of the engine beside transformers: same weights, threads and allocator, one process, one run.
+"""Decode and prefill of the engine, compared with transformers: same weights, threads and allocator, in one process.
 
     python -m bench.engine [--json] [--quick]
 
-The model has 8 layers and 13 M parameters (fp32, random). Both sides get glibc's allocator with trimming and mmap
-thresholds raised, without which transformers is slower still. Medians; contexts are reached by a real prefill.
+The model has 8 layers and 13 M parameters (fp32, random). Both sides run with raised trim and mmap thresholds of
+glibc's allocator, without which transformers is even slower. Figures are medians. Contexts come from a real prefill.
 """
 
 import argparse
@@ -53,7 +53,7 @@ MODEL: dict[str, Any] = {
 
 
 class Ours:
-    """The engine over the benchmark's model."""
+    """The engine with the benchmark's model."""
 
     name = "v4serve"
 
@@ -75,7 +75,7 @@ class Ours:
         self._salt = 0
 
     def prefill(self, context: int, batch: int) -> float:
-        """Seconds to prefill `batch` different prompts; the sequences stay, ready to decode."""
+        """Return the seconds to prefill `batch` different prompts. The sequences stay, ready to decode."""
         from v4_core.sampling import Sampling
         from v4_engine.sequence import Request
 
@@ -92,14 +92,15 @@ class Ours:
         return time.perf_counter() - began
 
     def decode(self) -> float:
-        """Seconds of one step of the sequences that stand ready."""
+        """Return the seconds of one step of the sequences that are ready to decode."""
         began = time.perf_counter()
         self._engine.step()
         return time.perf_counter() - began
 
 
 class Theirs:
-    """transformers' own model with the same weights, eager attention, its best prefill chunk."""
+    """transformers' own model with the same weights, eager attention and the chunk size at which it prefills
+    fastest."""
 
     name = "transformers"
     chunk = 256
@@ -113,7 +114,7 @@ class Theirs:
 
     @torch.inference_mode()
     def prefill(self, context: int, batch: int) -> float:
-        """Seconds to prefill one batch of prompts of equal length."""
+        """Return the seconds to prefill one batch of prompts of equal length."""
         from transformers import DynamicCache
 
         ids = torch.tensor([prompt(context, i) for i in range(batch)])
@@ -128,7 +129,7 @@ class Theirs:
 
     @torch.inference_mode()
     def decode(self) -> float:
-        """Seconds of one token for every sequence of the batch."""
+        """Return the seconds to decode one token for every sequence of the batch."""
         began = time.perf_counter()
         out = self._model(self._next, cache=self._cache, use_cache=True)
         self._next = out.logits[:, -1].argmax(-1, keepdim=True)
@@ -136,17 +137,17 @@ class Theirs:
 
 
 def prompt(n: int, seed: int) -> list[int]:
-    """Random token ids."""
+    """Return random token ids."""
     return torch.randint(2, MODEL["vocab_size"], (n,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def median(run: Callable[[], float], times: int) -> float:
-    """Median seconds of several runs."""
+    """Return the median seconds of several runs."""
     return statistics.median(run() for _ in range(times))
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """One row per figure: what, ours, theirs."""
+    """Return one row per figure: its name, our value and transformers' value."""
     ours = Ours()
     theirs = Theirs(ours.tensors)
     print(f"{sum(t.numel() for t in ours.tensors.values()) / 1e6:.1f} M parameters", file=sys.stderr)
@@ -171,7 +172,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true")

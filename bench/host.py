@@ -1,9 +1,9 @@
-"""What the host does beside the model: naming blocks, tokenizing, getting rid of cancelled work.
+"""Work of the host outside the model: naming blocks, tokenizing, dropping cancelled requests.
 
     python -m bench.host [--json]
 
-Each figure stands beside its yardstick of the same run: naming beside hashing the same bytes in one go, tokenizing
-beside the tokenizer's own call, the delay behind cancelled prompts beside an idle engine and one chunk.
+Each figure is compared with a yardstick from the same run: naming with hashing the same bytes at once, tokenizing with
+the tokenizer library's own call, and the delay after cancelled prompts with an idle engine plus one chunk.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TOKENS = 100_000
 
 
 def median(run: Callable[[], object], times: int) -> float:
-    """Median seconds."""
+    """Return the median seconds of several runs."""
     seconds = []
     for _ in range(times):
         began = time.perf_counter()
@@ -36,7 +36,7 @@ def median(run: Callable[[], object], times: int) -> float:
 
 
 def naming() -> dict[str, Any]:
-    """Milliseconds to name the blocks of 100k tokens."""
+    """Measure the milliseconds to name the blocks of 100k tokens."""
     packed = pack_ids(range(TOKENS))
     ours = median(lambda: block_names(packed, b"tenant"), 50)
     hashing = median(lambda: hashlib.blake2b(packed, digest_size=16).digest(), 50)
@@ -44,7 +44,7 @@ def naming() -> dict[str, Any]:
 
 
 def tokenizing() -> list[dict[str, Any]]:
-    """Million tokens per second of about 100k tokens of text, cold and with half of it seen before."""
+    """Measure million tokens per second for about 100k tokens of text, cold and with 90 % of it seen before."""
     plain = HfTokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
     words = "It was a fine morning, and they walked together to the village without saying much. "
     text = words * (TOKENS // len(plain.encode(words).ids))
@@ -72,7 +72,7 @@ def tokenizing() -> list[dict[str, Any]]:
 
 
 def cancelling() -> dict[str, Any]:
-    """Milliseconds to the first token of a short prompt behind ten long ones that were just cancelled."""
+    """Measure the milliseconds to the first token of a short prompt after ten long prompts were cancelled."""
     from bench.engine import Ours, prompt
     from v4_core.sampling import Sampling
     from v4_engine.events import Token
@@ -89,7 +89,7 @@ def cancelling() -> dict[str, Any]:
             pass
         return time.perf_counter() - began
 
-    short("compiled by now")
+    short("warm-up")
     idle: list[float] = []
     delayed: list[float] = []
     chunk: list[float] = []
@@ -99,7 +99,7 @@ def cancelling() -> dict[str, Any]:
             engine.submit(Request((f"long{i}", turn), "whole", prompt(16_000, 100 * turn + i), max_tokens=1))
         engine.step()
         arrived = time.perf_counter()
-        engine.step()  # while it runs, the short one arrives and the long ones are cancelled
+        engine.step()  # during this step, the short prompt arrives and the long ones are cancelled
         chunk.append(time.perf_counter() - arrived)
         for i in range(10):
             engine.drop((f"long{i}", turn))
@@ -107,7 +107,7 @@ def cancelling() -> dict[str, Any]:
         delayed.append(time.perf_counter() - arrived)
     yardstick = statistics.median(idle) + statistics.median(chunk)
     return {
-        "figure": "TTFT behind 10 cancelled 16k prompts, ms",
+        "figure": "TTFT after 10 cancelled 16k prompts, ms",
         "v4serve": 1e3 * statistics.median(delayed),
         "yardstick": 1e3 * yardstick,
         "of": "idle TTFT + one chunk",
@@ -115,7 +115,7 @@ def cancelling() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures."""
+    """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
-"""From `kubectl apply` to Ready on a real cluster of this machine: `python -m bench.ready [--times 5] [--json]`.
+"""The time from `kubectl apply` to Ready on a local Kubernetes cluster: `python -m bench.ready [--times 5] [--json]`.
 
-The yardstick, in turns with it: the very objects that the operator made, applied by hand, until a router is ready.
-Both end when a token has gone through prefill, transfer and decode.
+The yardstick, measured alternately, is the time from applying the same objects by hand until a router is ready. Both
+end when a token has gone through prefill, transfer and decode.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SECONDS = 240
 
 
 def by_operator(release: Installed) -> tuple[float, list[Object]]:
-    """Seconds from apply to Ready, and what was made."""
+    """Return the seconds from apply to Ready, and the objects that the operator created."""
     began = time.perf_counter()
     release.apply(example(), NAME)
     release.kubectl("wait", f"v4d/{NAME}", "--for=condition=Ready", f"--timeout={SECONDS}s")
@@ -37,7 +37,7 @@ def by_operator(release: Installed) -> tuple[float, list[Object]]:
 
 
 def by_hand(release: Installed, children: Sequence[Object]) -> float:
-    """Seconds from apply to a router that is ready."""
+    """Return the seconds from applying the objects until a router is ready."""
     began = time.perf_counter()
     release.kubectl("apply", "--filename=-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": children}))
     release.kubectl("wait", f"deployment/{NAME}-router", "--for=condition=Available", f"--timeout={SECONDS}s")
@@ -48,12 +48,12 @@ def by_hand(release: Installed, children: Sequence[Object]) -> float:
 
 
 def gone(release: Installed) -> None:
-    """Wait until nothing is left, pods that drain too."""
-    release.cluster.wait(lambda: not release.children(NAME), SECONDS, "all is gone")
+    """Wait until all objects are deleted, including pods that drain."""
+    release.cluster.wait(lambda: not release.children(NAME), SECONDS, "all objects are deleted")
 
 
 def run(times: int) -> dict[str, float]:
-    """Medians, in seconds."""
+    """Return medians in seconds."""
     with closing(LocalCluster([image.build()])) as cluster:
         release = Installed(cluster)
         release.install()

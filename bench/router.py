@@ -1,8 +1,8 @@
 """What the router costs: `python -m bench.router [--json]`.
 
-A router process between a client and workers without a model, over loopback. Requests per core are requests by the CPU
-seconds that the router process used. Added latency is the first token through the router less the same legs asked
-of the workers directly, one after another, in the same run.
+A router process runs between a client and workers without a model, over loopback. Requests per core are requests
+divided by the CPU seconds of the router process. Added latency is the time to the first token through the router, minus
+the time when the client asks a worker directly, measured alternately in the same run.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from v4_core.v1 import worker_pb2_grpc as rpc
 from v4_router.config import RouterConfig
 from v4_router.server import run
 
-# Requests per core and second that are aimed at, by load.
+# The target of each load, in requests per core and second.
 TARGETS = {
     "1,000 ids, 1 token": 1000.0,
     "1,000 ids, 32 tokens": None,
@@ -43,7 +43,7 @@ WORDS = "the cat sat on the mat and a dog ran to see what the cat had found ther
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of request and what it cost."""
+    """One kind of request and its cost."""
 
     name: str
     requests: int
@@ -52,7 +52,7 @@ class Load:
 
 
 def workers(pipe: Connection) -> None:
-    """A pair of workers in one process; sends their addresses, lives until the pipe ends."""
+    """Run a pair of workers in one process. Sends their addresses, and ends with the pipe."""
 
     async def main() -> None:
         caches = Caches()
@@ -66,7 +66,7 @@ def workers(pipe: Connection) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, its threads included."""
+    """Return user plus system time of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
@@ -74,7 +74,7 @@ def cpu_seconds(pid: int) -> float:
 async def load(
     client: httpx.AsyncClient, pid: int, name: str, bodies: list[tuple[str, bytes]], target: float | None
 ) -> Load:
-    """All requests, four at a time."""
+    """Send all requests, four at a time."""
     before = cpu_seconds(pid)
     queue = list(bodies)
 
@@ -88,7 +88,7 @@ async def load(
 
 
 async def added_latency(client: httpx.AsyncClient, addresses: list[str], count: int) -> float:
-    """Median seconds to the first token of 1,000 ids, less the median of a prefill leg asked directly."""
+    """Return the median seconds to the first token of 1,000 ids, minus the median of a prefill leg sent directly."""
     ids = [random.randrange(7, 400) for _ in range(1000)]
     body = json.dumps({"prompt": ids, "max_tokens": 2, "stream": True}).encode()
     through, direct = [], []
@@ -113,7 +113,7 @@ async def added_latency(client: httpx.AsyncClient, addresses: list[str], count: 
 
 
 def chats(count: int, tokens: int) -> list[tuple[str, bytes]]:
-    """Chats of about so many tokens, nine tenths of which all of them share."""
+    """Return chats of about `tokens` tokens, of which all chats share nine tenths."""
     text = WORDS * (tokens // 20 // 5)
     history = [{"role": role, "content": text * 3} for role in ("system", "user", "assistant")]
     bodies = []
@@ -125,7 +125,7 @@ def chats(count: int, tokens: int) -> list[tuple[str, bytes]]:
 
 
 def completions(count: int, tokens: int, output: int) -> list[tuple[str, bytes]]:
-    """Streams from prompts of ids, random, so that nothing is the same twice."""
+    """Return streaming completions of prompts of random ids, so that no two share a prefix."""
     bodies = []
     for _ in range(count):
         ids = random.choices(range(7, 400), k=tokens)
@@ -135,7 +135,7 @@ def completions(count: int, tokens: int, output: int) -> list[tuple[str, bytes]]
 
 
 async def measure(url: str, pid: int, addresses: list[str]) -> tuple[list[Load], float]:
-    """All kinds of load, and the latency that the router adds in s."""
+    """Measure all kinds of load, and the latency in seconds that the router adds."""
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
         deadline = time.monotonic() + 60
         while not await _ready(client):
@@ -171,8 +171,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         free.close()
-        behind = spawn.Process(target=workers, args=(other,), daemon=True)
-        behind.start()
+        pair = spawn.Process(target=workers, args=(other,), daemon=True)
+        pair.start()
         addresses: list[str] = pipe.recv()
         config = RouterConfig(write_model(Path(folder)), "bench", (addresses[0],), (addresses[1],), port=port)
         router = spawn.Process(target=run, args=(config,), daemon=True)
@@ -182,7 +182,7 @@ def main() -> None:
         router.terminate()
         router.join()
         pipe.send(None)
-        behind.join()
+        pair.join()
     if as_json:
         print(json.dumps({"loads": [asdict(one) for one in loads], "added_p50_seconds": added}))
         return

@@ -1,7 +1,7 @@
-"""What the router's metrics and its line per request cost: `python -m bench.router_metrics [--json]`.
+"""What the router's metrics and its log line per request cost: `python -m bench.router_metrics [--json]`.
 
-CPU time of all that is counted, observed and logged for a request of one token, and for each further token, beside the
-CPU time that the router takes for the same, as `bench.router` measures it in the same minute.
+The figures are the CPU time of the router's counting, observing and logging for a request of one token, and for each
+further token. The yardstick is the CPU time of the router for the same, which `bench.router` measures right afterwards.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PLACEMENT = Placement("a:1", "b:1", "prefix", queued_tokens=100, cached_tokens=2
 
 @dataclass(frozen=True)
 class Share:
-    """CPU time in s."""
+    """CPU time of one kind of work, in seconds, and that of the router."""
 
     what: str
     metrics_seconds: float
@@ -41,12 +41,12 @@ class Share:
 
     @property
     def share(self) -> float:
-        """Of the router's time."""
+        """Share of the router's CPU time."""
         return self.metrics_seconds / self.router_seconds
 
 
 class Requests:
-    """Does what the router does for its metrics, and nothing else."""
+    """Does the router's work for its metrics, and nothing else."""
 
     def __init__(self) -> None:
         self.metrics = Metrics()
@@ -57,7 +57,7 @@ class Requests:
         self.delta = Delta(0, "", "", [7])
 
     def count(self, tokens: int) -> Timing:
-        """The metrics of a request of so many tokens, each in a message of its own."""
+        """Update the metrics for a request of `tokens` tokens that arrive in one message each."""
         metrics, timing = self.metrics, Timing(self.metrics, time.perf_counter)
         prompt = PromptTiming(timing, 1000)
         prompt.placed("prefix", PLACEMENT)
@@ -72,14 +72,14 @@ class Requests:
         metrics.requests.labels("completions", "ok").inc()
         return timing
 
-    def tell(self, timing: Timing) -> None:
-        """The line of a request."""
+    def log(self, timing: Timing) -> None:
+        """Write the log line of a request."""
         ended = request_log.Ended("0" * 32, f"cmpl-{'0' * 32}", "completions", "ok", "")
         request_log.write(ended, timing.breakdown(), self.exchange)
 
 
 def least(work: Callable[[], Any], repeats: int = 5) -> float:
-    """CPU seconds of the fastest of some rounds, by round."""
+    """Return the CPU seconds of one call of `work`, from the fastest of several repeats."""
     found = []
     for _ in range(repeats):
         before = time.thread_time()
@@ -90,19 +90,19 @@ def least(work: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def measure() -> list[Share]:
-    """A request of one token, its line, each further token, and a longer request as a whole."""
+    """Measure a request of one token, its log line, each further token, and a longer request."""
     requests = Requests()
     with open("/dev/null", "w", encoding="utf-8") as nowhere:
         logging.basicConfig(level=logging.INFO, stream=nowhere, format="%(levelname)s %(name)s: %(message)s")
         one, many = least(lambda: requests.count(1)), least(lambda: requests.count(TOKENS))
         timing = requests.count(TOKENS)
-        line = least(lambda: requests.tell(timing))
+        line = least(lambda: requests.log(timing))
     told = subprocess.run([sys.executable, "-m", "bench.router", "--json"], check=True, capture_output=True, text=True)
     loads = {load["name"]: 1 / load["requests_per_core_second"] for load in json.loads(told.stdout)["loads"]}
     short, long = loads["1,000 ids, 1 token"], loads[f"1,000 ids, {TOKENS} tokens"]
     return [
         Share("metrics of a request of 1,000 ids and 1 token", one, short),
-        Share("its line in the log", line, short),
+        Share("log line of a request", line, short),
         Share("metrics of each further token", (many - one) / (TOKENS - 1), (long - short) / (TOKENS - 1)),
         Share(f"all of a request of 1,000 ids and {TOKENS} tokens", many + line, long),
     ]

@@ -1,7 +1,7 @@
-"""What a trace costs the router: `python -m bench.tracing [--json]`.
+"""What tracing costs the router: `python -m bench.tracing [--json]`.
 
-CPU time of the router per request, as `bench.router` measures it, with every request traced and sent to a real OTLP
-receiver, and without tracing, in turns; medians. Spans of workers are not among it: theirs are made by other processes.
+The figures are medians of the router's CPU time per request, which `bench.router` measures alternately with every
+request traced and exported to a real OTLP receiver, and without tracing. Spans of workers are not included.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Cost:
 
 
 def router_seconds(environment: Mapping[str, str]) -> dict[str, float]:
-    """By kind of request, in one run of the other benchmark."""
+    """Return the router's CPU seconds by kind of request, from one run of bench.router."""
     command = [sys.executable, "-m", "bench.router", "--json"]
     told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     loads = {load["name"]: 1 / load["requests_per_core_second"] for load in json.loads(told.stdout)["loads"]}
@@ -39,7 +39,7 @@ def router_seconds(environment: Mapping[str, str]) -> dict[str, float]:
 
 
 def measure() -> list[Cost]:
-    """Each kind of request, with traces and without. Raises RuntimeError if none arrived."""
+    """Measure each kind of request with and without tracing. Raises RuntimeError if no trace is received."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     traced, untraced = [], []
     with receiver() as one:

@@ -1,8 +1,8 @@
 """How fast a cache moves between two processes over loopback: `python -m bench.transfer [--json]`.
 
-In one run, from and to the same memory: provider and puller as they are; raw TCP (sendall, recv_into), the
-yardstick; and gRPC with the payload as a protobuf bytes field, which the raw frames avoid. All with the heap setting
-of v4_kvtransfer.heap. CPU is of the whole process, its threads included.
+Three ways are compared in one run, from and to the same memory: the real provider and puller; raw TCP (sendall,
+recv_into), which is the yardstick; and gRPC with the payload in a protobuf bytes field, which the raw frames avoid. All
+use the heap setting of v4_kvtransfer.heap. CPU time is that of the whole process with all its threads.
 """
 
 import argparse
@@ -41,7 +41,7 @@ FINGERPRINT = "bench"
 
 @dataclass(frozen=True)
 class Row:
-    """One way of moving the same bytes; rates are medians, CPU is the mean over all repeats."""
+    """One way of moving the same bytes. The rate is a median, CPU time a mean over all repeats."""
 
     way: str
     gb_per_second: float
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """All that one run measured."""
+    """The results of one run."""
 
     blocks: int
     bytes_sent: int  # packed rows and tail
@@ -62,7 +62,7 @@ class Result:
 
 
 def _memory(blocks: int) -> HostMemory:
-    slabs = np.ones((blocks, GEOMETRY.slab_bytes), np.uint8)  # ones: every page is there before the first round
+    slabs = np.ones((blocks, GEOMETRY.slab_bytes), np.uint8)  # writing ones allocates every page before the first round
     tails = np.ones((1, GEOMETRY.tail_bytes), np.uint8)
     return HostMemory(GEOMETRY, slabs, tails)
 
@@ -154,12 +154,12 @@ def _raw_tcp(connection: socket.socket, memory: HostMemory) -> Way:
 
 
 def _cpu(pid: int) -> float:
-    """CPU seconds of a process, all threads (Linux's clock id of a process, as clock_getcpuclockid makes it)."""
+    """Return the CPU seconds of a process with all its threads, by the clock id that clock_getcpuclockid returns."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 async def _measure(ways: dict[str, Way], pids: tuple[int, int], repeats: int) -> list[Row]:
-    """Every way in turn, `repeats` times after one unmeasured round, so that other load meets them all alike."""
+    """Measure the ways alternately, `repeats` times after one warm-up round, so that other load affects all alike."""
     rates: dict[str, list[float]] = {way: [] for way in ways}
     cpu = {way: np.zeros(2) for way in ways}
     moved = dict.fromkeys(ways, 0)
@@ -194,7 +194,7 @@ async def _run(port: int, tcp_port: int, lease: int, pids: tuple[int, int], bloc
 
 
 def run(blocks: int, repeats: int) -> Result:
-    """Measure with a sender in a process of its own and the receiver in this one."""
+    """Measure with the sender in another process and the receiver in this one."""
     keep_large_buffers()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -211,7 +211,7 @@ def run(blocks: int, repeats: int) -> Result:
 
 
 def show(result: Result, console: Console) -> None:
-    """The table that a person reads."""
+    """Print the results as a table."""
     gb = result.bytes_sent / 1e9
     table = Table(title=f"KV transfer over loopback: {result.blocks} blocks and a tail of Flash bf16, {gb:.3f} GB")
     for heading in ("way", "GB/s", "of raw TCP", "sender CPU s/GB", "receiver CPU s/GB"):
@@ -228,7 +228,7 @@ def show(result: Result, console: Console) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.transfer", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--blocks", type=int, default=256, help="blocks of 256 tokens (default 256)")

@@ -1,8 +1,8 @@
 """What a worker's metrics cost: `python -m bench.worker_metrics [--json]`.
 
-One worker decodes one sequence of the shipped model. Its steps are measured and counted in turns of 20 with steps that
-are not, in one process: the yardstick is the time from one step to the next without. On a busy machine the difference
-drowns in noise, so the CPU time of the counting alone stands beside it, and the time to answer a scrape.
+One worker decodes one sequence of the shipped model. 20 steps with metrics alternate with 20 steps without, in one
+process; the yardstick is the time from one step to the next without metrics. On a busy machine the difference is
+smaller than the noise, so the CPU time of the counting alone and the time to answer a scrape are measured too.
 """
 
 import argparse
@@ -43,18 +43,18 @@ class Result:
 
     step_with: float
     step_without: float
-    counting: float  # CPU time for one step, alone and at its fastest
+    counting: float  # CPU time for one step, measured alone, fastest of several repeats
     scrape: float
     scrape_bytes: int
 
     @property
     def share(self) -> float:
-        """Of a step's time."""
+        """Share of a step's time."""
         return self.step_with / self.step_without - 1
 
 
 class Alternating:
-    """Turns measurement of steps on and off, and notes the time from one to the next."""
+    """Switches the metrics of steps on and off, and records the time from one step to the next."""
 
     def __init__(self, engine: Engine) -> None:
         self.intervals: dict[bool, list[float]] = {True: [], False: []}
@@ -62,7 +62,7 @@ class Alternating:
         self._count, self._began = 0, 0.0
 
     def attach(self, thread: EngineThread) -> None:
-        """From now on."""
+        """Make the engine thread alternate from its next step on."""
         measured = thread._step
 
         def step() -> None:
@@ -80,7 +80,7 @@ class Alternating:
         return self._count // TURN % 2 == 0
 
     def compute(self, schedule: Schedule) -> list[Event]:
-        """The engine's own, with the time since the last one noted, but where the turn has just changed."""
+        """Run the engine's `compute` and record the time since the last call, except right after a switch."""
         now = time.perf_counter()
         if self._count % TURN > 1 and schedule.decode_tokens:
             self.intervals[self.on].append(now - self._began)
@@ -90,12 +90,12 @@ class Alternating:
 
 
 def plain(engine: Engine) -> Report:
-    """A step of which nothing is measured."""
+    """Run a step without metrics."""
     return report_of(engine, engine.step())
 
 
 def counting(metrics: WorkerMetrics, rounds: int = 2000) -> float:
-    """CPU seconds of what is done for the metrics of a decode step: by the engine's thread and by the event loop."""
+    """Return the CPU seconds that engine thread and event loop spend on the metrics of a decode step."""
     found, load = [], metrics.engine.report.load
     for _ in range(5):
         before = time.thread_time()
@@ -108,7 +108,7 @@ def counting(metrics: WorkerMetrics, rounds: int = 2000) -> float:
 
 
 async def decode(loaded: Loaded, metrics: WorkerMetrics) -> Alternating:
-    """One worker's steps of one sequence."""
+    """Decode one sequence with one worker."""
     alternating, failed = Alternating(loaded.engine), list[BaseException]()
     worker = Worker(WorkerConfig(DEMO_MODEL), "decode", loaded, {pb.WHOLE: WholeLeg}, metrics, failed.append)
     await worker.engine.call(lambda engine: alternating.attach(worker.engine))
@@ -138,7 +138,7 @@ def _request(vocab: int) -> pb.Start:
 
 
 def measure() -> Result:
-    """Decode, count without decoding, scrape."""
+    """Measure decoding, counting alone, and scraping."""
     loaded = load_engine(DEMO_MODEL, EngineOptions(device="cpu", max_model_len=PROMPT + TOKENS + 1))
     metrics = WorkerMetrics()
     intervals = asyncio.run(decode(loaded, metrics)).intervals
