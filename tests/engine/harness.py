@@ -1,6 +1,6 @@
-"""Runs engines step by step and compares what they say about every token: the whole vocabulary's log-probabilities.
+"""Runs engines step by step and compares the log-probabilities of the whole vocabulary at every token.
 
-What never changes is made once a process: weights, and what an engine says of a prompt that it has for itself.
+Weights, and the results of a prompt that has a fresh engine to itself, are computed once per process.
 """
 
 import math
@@ -30,7 +30,10 @@ ALL_LOGPROBS = Sampling(temperature=0.0, logprobs=512)
 
 @cache
 def weights(config: ModelConfig, compute: str, seed: int) -> Params:
-    """The tiny random model's, shared by all engines: torch lets nobody write into them but in inference mode."""
+    """Return the tiny random model's weights, which all engines share.
+
+    They are inference tensors, so torch refuses to change them outside inference mode.
+    """
     with torch.inference_mode():
         return build(config, tiny_tensors(config, seed).items(), DTYPES[compute], CPU)
 
@@ -44,7 +47,7 @@ def make_engine(
     seed: int = 0,
     **scheduling: int,
 ) -> Engine:
-    """A poisoned engine over the tiny random model."""
+    """Return a poisoned engine with the tiny random model."""
     config = config or tiny_config()
     params = weights(config, compute, seed)
     scheduler_config = SchedulerConfig(
@@ -56,13 +59,13 @@ def make_engine(
 
 
 def damage(engine: Engine) -> None:
-    """Make the head of this engine's model, and of no other's, give NaN for every prompt."""
+    """Make this engine's model, and no other, give NaN for every prompt."""
     params = engine._model._params
     engine._model._params = replace(params, norm=torch.full_like(params.norm, math.nan))
 
 
 def prompt(n: int, seed: int = 1) -> list[int]:
-    """n token ids; equal seeds share their beginning."""
+    """Return n token ids. With equal seeds, the shorter prompt is a prefix of the longer one."""
     return torch.randint(2, 512, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
@@ -74,22 +77,22 @@ def request(
     n: int = 1,
     sampling: Sampling = ALL_LOGPROBS,
 ) -> Request:
-    """A request without stop tokens."""
+    """Return a request without stop tokens."""
     return Request((name, 0), phase, ids, n=n, max_tokens=max_tokens, sampling=sampling)
 
 
 class Run:
-    """All events of one engine, sorted by request."""
+    """Collects all events of one engine by request."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.cached: dict[Key, int] = {}
         self.tokens: dict[tuple[str, int], list[Token]] = defaultdict(list)
         self.parked: dict[Key, Parked] = {}
-        self.computed = 0  # tokens run in all steps
+        self.computed = 0  # tokens computed in all steps
 
     def take(self, events: Iterable[Event]) -> None:
-        """Sort events in."""
+        """Collect events."""
         for event in events:
             key = event.request.key
             if isinstance(event, Admitted):
@@ -100,26 +103,26 @@ class Run:
                 self.parked[key] = event
 
     def step(self) -> None:
-        """One engine step, its books checked behind it."""
+        """Run one step and check the engine's bookkeeping after it."""
         self.take(self.engine.step())
         self.engine.scheduler.check_integrity()
 
     def until_idle(self, *requests: Request) -> "Run":
-        """Submit and run until nothing runs or waits."""
+        """Submit requests and run steps until no sequence runs or waits."""
         for r in requests:
             self.engine.submit(r)
         for _ in range(20_000):
             if not self.engine.busy:
                 return self
             self.step()
-        raise AssertionError("the engine does not come to rest")
+        raise AssertionError("the engine is still busy after 20,000 steps")
 
     def ids(self, name: str = "r", choice: int = 0) -> list[int]:
-        """Output tokens of a choice."""
+        """Return the output tokens of a choice."""
         return [t.drawn.id for t in self.tokens[name, choice]]
 
     def logprobs(self, name: str = "r", choice: int = 0) -> torch.Tensor:
-        """[output, vocab] log-probabilities by token id."""
+        """Return the log-probabilities [output, vocab] of a choice by token id."""
         rows = [sorted(token.drawn.top) for token in self.tokens[name, choice]]
         assert all([index for index, _ in row] == list(range(512)) for row in rows)
         return torch.tensor([[value for _, value in row] for row in rows], dtype=torch.float64)
@@ -127,14 +130,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Answer:
-    """Output tokens, and [output, vocab] log-probabilities by token id."""
+    """Output tokens, and their log-probabilities [output, vocab] by token id."""
 
     ids: list[int]
     logprobs: torch.Tensor
 
 
 def alone(ids: Sequence[int], max_tokens: int = 4) -> Answer:
-    """What a fresh fp64 engine says that runs one prompt in one shot."""
+    """Return the answer of a fresh fp64 engine that computes the whole prompt in one step."""
     return _alone(tuple(ids), max_tokens)
 
 
@@ -145,6 +148,6 @@ def _alone(ids: tuple[int, ...], max_tokens: int) -> Answer:
 
 
 def assert_same(left: torch.Tensor, right: torch.Tensor, tolerance: float = 1e-9) -> None:
-    """Log-probabilities agree everywhere and hold no NaN."""
+    """Assert that log-probabilities agree everywhere and contain no NaN."""
     assert left.shape == right.shape
     assert (left - right).abs().max().item() <= tolerance  # NaN compares false

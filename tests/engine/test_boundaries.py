@@ -1,4 +1,4 @@
-"""Where a prompt resumes and where its state is kept, by table."""
+"""Tables of where a prompt resumes and at which boundaries its state is kept."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from v4_engine.boundaries import Resume, checkpoint_boundaries, resume
         (256, 0, Resume(0, 256, 0, 0, restore=False)),  # from the start, exact everywhere
         (256, 256, Resume(256, 256, 0, 256, restore=True)),
         (1024, 256, Resume(389, 1024, 389, 1024, restore=False)),  # 5 * 127 tokens before 1024
-        (1024, 512, Resume(512, 1024, 0, 512, restore=True)),  # nearer than a replay
+        (1024, 512, Resume(512, 1024, 0, 512, restore=True)),  # later than the start of a replay
         (10_240, 1024, Resume(9605, 10_240, 9605, 10_240, restore=False)),
     ],
 )
@@ -29,7 +29,7 @@ def test_resume(matched: int, checkpoint: int, expected: Resume) -> None:
         (512, 0, None, 0, [256, 512]),
         (1000, 0, 256, 0, [256, 768]),
         (1000, 512, 256, 0, [768]),
-        (1000, 768, None, 0, [768]),  # a replay ends there, with an exact tail
+        (1000, 768, None, 0, [768]),  # the end of a replay, where the tail is exact
         (1100, 0, None, 2, [512, 1024]),
         (1100, 600, None, 1, [768, 1024]),
     ],

@@ -1,4 +1,5 @@
-"""Operators that an image carries are used from where numba can write, and are missed only in speed."""
+"""Compiled operators of an image are copied to a writable folder and used; without them a process only starts
+slower."""
 
 import os
 import subprocess
@@ -20,7 +21,7 @@ print(sum(cpu._swiglu.stats.cache_hits.values()), sum(cpu._swiglu.stats.cache_mi
 
 @pytest.fixture
 def carried(tmp_path: Path) -> Path:
-    """Stands for an image's folder."""
+    """A folder of compiled operators, as an image has it."""
     folder = tmp_path / "carried"
     (folder / "kernels").mkdir(parents=True)
     (folder / "kernels" / "a.nbc").write_text("a")
@@ -28,7 +29,7 @@ def carried(tmp_path: Path) -> Path:
 
 
 def files(folder: Path) -> list[str]:
-    """All of them, relative."""
+    """Return the relative paths of all files in a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
@@ -50,14 +51,14 @@ def test_many_at_once_make_one_copy(carried: Path, tmp_path: Path, caplog: pytes
     assert not caplog.records
 
 
-def test_what_cannot_be_copied_is_compiled_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_copy_is_logged_and_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     copy_compiled(tmp_path / "absent", tmp_path / "there" / "place")
     assert "so they are compiled again" in caplog.text
     assert files(tmp_path) == []
     assert not (tmp_path / "there" / "place").exists()
 
 
-def test_a_process_uses_what_the_image_carries(tmp_path: Path) -> None:
+def test_a_process_uses_the_images_operators(tmp_path: Path) -> None:
     image, place = tmp_path / "image", tmp_path / "place"
     counts = []
     for variables in ({"NUMBA_CACHE_DIR": str(image)}, {"V4SERVE_COMPILED": str(image), "NUMBA_CACHE_DIR": str(place)}):

@@ -1,4 +1,4 @@
-"""What an engine counts, beside a model of it that looks at every token, and beside what was really run."""
+"""The counts of an engine, compared with a model that looks at every token, and with the work that was really done."""
 
 from collections import Counter
 
@@ -17,13 +17,13 @@ SLOTS = 14
 
 
 def small() -> Scheduler:
-    """Few slots, and a model that replays REPLAY tokens."""
+    """Return a scheduler with few slots, of a model that replays REPLAY tokens."""
     config = SchedulerConfig(max_sequences=4, max_model_len=1500, chunk_tokens=300)
     return Scheduler(SlotPool(SLOTS), config, CHECKPOINT, layers=4, window=1 + REPLAY // 4)
 
 
 def prefill(scheduler: Scheduler, new: Request) -> None:
-    """Run a prompt and give its memory back."""
+    """Compute a prompt and free its memory."""
     scheduler.check_fits(new)
     scheduler.add(new)
     drain(scheduler)
@@ -31,7 +31,7 @@ def prefill(scheduler: Scheduler, new: Request) -> None:
 
 
 class Model:
-    """What is known of the blocks: which are here, with which checkpoints, and which went last."""
+    """Knows which blocks are in the tree, which have checkpoints, and which were evicted last."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._tree = scheduler.pool.tree
@@ -47,8 +47,8 @@ class Model:
         self._tree.evict = watched  # type: ignore[method-assign]
 
     def results(self, ids: list[int]) -> Counter[str]:
-        """What becomes of each token of a prompt that arrives now."""
-        names = block_names(pack_ids(ids[:-1]), b"")  # the last token runs in any case
+        """Return how many tokens of a prompt that arrives now have each result."""
+        names = block_names(pack_ids(ids[:-1]), b"")  # the last token is always computed
         here = [name for name in names if name in self._tree.nodes]
         assert here == names[: len(here)]
         end = BLOCK_TOKENS * len(here)
@@ -70,7 +70,7 @@ class Model:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 1400), st.integers(0, 3), st.integers(0, 60)), min_size=1, max_size=12))
-def test_each_token_of_a_prompt_is_counted_by_what_was_here_of_it(asked: list[tuple[int, int, int]]) -> None:
+def test_each_token_of_a_prompt_is_counted_by_its_result(asked: list[tuple[int, int, int]]) -> None:
     scheduler = small()
     model = Model(scheduler)
     for number, (tokens, family, output) in enumerate(asked):
@@ -95,15 +95,15 @@ def test_a_prompt_of_each_result() -> None:
         return {result: tokens for result, tokens in after.items() if tokens}
 
     assert results(1300, 1) == {"no_blocks": 1300}
-    assert results(1300, 1) == {"hit": 1280, "no_blocks": 20}  # a checkpoint is at the end of its blocks
+    assert results(1300, 1) == {"hit": 1280, "no_blocks": 20}  # resumes at the checkpoint at the end of its blocks
     assert results(1000, 1) == {"hit": 768 - REPLAY, "replayed": REPLAY, "no_blocks": 1000 - 768}
-    assert results(300, 1) == {"no_checkpoint": 256, "no_blocks": 44}  # a replay would begin before 0
+    assert results(300, 1) == {"no_checkpoint": 256, "no_blocks": 44}  # a replay would begin before position 0
     assert results(1400, 2) == {"no_blocks": 1400}
     assert results(1400, 3) == {"no_blocks": 1400}
     assert results(1300, 1) == {"evicted": 1280, "no_blocks": 20}
 
 
-def test_what_a_continuation_brings_is_counted_with_its_prompt() -> None:
+def test_the_output_of_a_continuation_is_counted_with_its_prompt() -> None:
     scheduler = small()
     prefill(scheduler, ask("r", 500, "prefill", output=90))
     assert scheduler.pool.counts.prefix_tokens["no_blocks"] == 590
@@ -121,7 +121,7 @@ def test_a_preempted_sequence_is_counted_once_and_computed_again() -> None:
     assert sum(counts.evictions[what, "decode"] for what in ("block", "checkpoint")) > 0
 
 
-def test_steps_say_what_they_compute() -> None:
+def test_schedules_count_the_tokens_that_they_compute() -> None:
     engine = make_engine(chunk_tokens=256)
     engine.submit(request(prompt(300), "first", max_tokens=3, n=2, sampling=GREEDY))
     steps: list[tuple[int, int, int]] = []
@@ -136,14 +136,14 @@ def test_steps_say_what_they_compute() -> None:
     assert engine.counts.drawn_tokens == 2 * 3 + 1
 
 
-def test_the_last_token_of_a_prompt_is_of_a_prompt_even_if_it_runs_alone() -> None:
+def test_the_last_token_of_a_prompt_is_prefill_even_if_it_is_computed_alone() -> None:
     engine = make_engine()
     for _ in range(2):
         Run(engine).until_idle(request(prompt(513), max_tokens=1, sampling=GREEDY))
     assert engine.counts.prefill_tokens == 513 + 1
 
 
-def test_a_model_that_gives_no_numbers_draws_nothing() -> None:
+def test_no_token_is_counted_when_the_model_gives_nan() -> None:
     engine = make_engine()
     damage(engine)
     Run(engine).until_idle(request(prompt(20)))

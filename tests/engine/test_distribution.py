@@ -1,7 +1,7 @@
-"""What is drawn for every u is what an independent oracle's distribution says, for every pair of parameters.
+"""For every pair of parameters, tokens follow the distribution of an independent oracle.
 
-Two oracles: the definitions written out in float64, and transformers' logits processors in the same order. A draw is
-the inverse CDF of one uniform number, so that a grid of uniform numbers shows the whole distribution, without noise.
+There are two oracles: the definitions written out in float64, and transformers' logits processors in the same order. A
+draw is the inverse CDF of one uniform number, so a grid of uniform numbers shows the whole distribution without noise.
 """
 
 import math
@@ -33,7 +33,7 @@ GRID = 331
 VOCAB = 24
 PROMPT = 5
 IDS = [3, 1, 7, 7, 2, 9, 9, 9, 4, 0, 3]  # prompt, then output
-LOGITS = [3 * math.sin(5 * i * i + 1) for i in range(VOCAB)]  # no two alike
+LOGITS = [3 * math.sin(5 * i * i + 1) for i in range(VOCAB)]  # all different
 PARAMETERS: dict[str, list[Any]] = {
     "temperature": [0.5, 1.7],
     "top_k": [1, 8],
@@ -53,7 +53,7 @@ PAIRS = [
 
 
 def by_definition(logits: Sequence[float], ids: Sequence[int], prompt: int, s: Sampling) -> list[float]:
-    """Probabilities by token id."""
+    """Return probabilities by token id, computed from the definitions."""
     values = [x + s.logit_bias.get(i, 0.0) for i, x in enumerate(logits)]
     for i in set(ids):
         values[i] = values[i] / s.repetition_penalty if values[i] > 0 else values[i] * s.repetition_penalty
@@ -77,7 +77,7 @@ def _shares(weights: dict[int, float]) -> dict[int, float]:
 
 
 def by_transformers(logits: Sequence[float], ids: Sequence[int], s: Sampling) -> list[float]:
-    """Probabilities by token id, without presence and frequency penalties, which transformers does not have."""
+    """Return transformers' probabilities by token id. It has no presence and frequency penalties."""
     steps = LogitsProcessorList()
     if s.logit_bias:
         steps.append(SequenceBiasLogitsProcessor([[[i], float(x)] for i, x in s.logit_bias.items()]))
@@ -97,7 +97,7 @@ def by_transformers(logits: Sequence[float], ids: Sequence[int], s: Sampling) ->
 
 
 def assert_drawn(logits: Sequence[float], ids: Sequence[int], prompt: int, s: Sampling, expected: list[float]) -> None:
-    """Every u of a grid draws the token at which the expected cumulative distribution passes it."""
+    """Assert that every u of a grid draws the token at which the expected cumulative distribution exceeds u."""
     history = TokenHistory(ids, prompt, len(logits), torch.device("cpu"))
     draws = [Draw(s, position, 0, history) for position in range(GRID)]
     row = torch.tensor([list(logits)], dtype=torch.float64).expand(GRID, -1)
@@ -122,7 +122,8 @@ def test_every_pair_of_parameters(s: Sampling) -> None:
 
 
 def test_top_p_is_a_share_of_what_top_k_keeps() -> None:
-    """Over a flat distribution the two differ most: of 100 tokens, 8 hold 8 % of it, and 0.7 of these are 6."""
+    """Over a flat distribution, the order matters most: 8 of 100 tokens have 8 % of the mass, and 6 of them 70 % of
+    that."""
     logits = [1 - i / 1000 for i in range(100)]
     expected = by_transformers(logits, [0], Sampling(top_k=8, top_p=0.7))
     assert sum(p > 0 for p in expected) == 6
@@ -133,7 +134,7 @@ def test_top_p_is_a_share_of_what_top_k_keeps() -> None:
 @given(st.data())
 def test_any_parameters_over_any_logits(data: st.DataObject) -> None:
     vocab = data.draw(st.integers(1, 12))
-    eighths = st.integers(-48, 48).map(lambda i: i / 8)  # with penalties alike: what ties in one oracle ties in all
+    eighths = st.integers(-48, 48).map(lambda i: i / 8)  # exact in binary like the penalties: oracles agree on ties
     logits = data.draw(st.lists(eighths, min_size=vocab, max_size=vocab))
     ids = data.draw(st.lists(st.integers(0, vocab - 1), min_size=1, max_size=8))
     prompt = data.draw(st.integers(1, len(ids)))

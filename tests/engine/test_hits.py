@@ -1,4 +1,4 @@
-"""How much of a prompt is cached: exactly what was promised. test_scheduler holds it for every length."""
+"""How much of a prompt is cached. test_scheduler.py checks it for every length of a prompt."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_a_conversation_goes_on_from_its_rolling_checkpoint(output: int) -> None
     turn = Run(engine).until_idle(request(ids, max_tokens=output, sampling=GREEDY))
     longer = ids + turn.ids() + prompt(40, seed=3)
     again = Run(engine).until_idle(request(longer, max_tokens=1, sampling=GREEDY))
-    computed = len(ids) + output - 1  # the last token was drawn, not run
+    computed = len(ids) + output - 1  # the last token was sampled, but not computed
     assert again.cached["r", 0] == 256 * (computed // 256)
 
 
@@ -26,7 +26,7 @@ def test_tenants_do_not_share() -> None:
 
 
 def test_checkpoints_every_so_many_blocks_if_set() -> None:
-    """A window of 128 and 5 layers: without them, a replay of 635 tokens would be needed."""
+    """With a window of 128 and 5 layers, a prompt without a checkpoint needs a replay of 635 tokens."""
     config = tiny_config(sliding_window=128)
     for every, cached in ((0, 1280 - 635), (2, 1024)):
         engine = make_engine(config, "fp32", "fp32", checkpoint_every=every, chunk_tokens=4096, scratch_tails=1)

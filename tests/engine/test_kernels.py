@@ -1,4 +1,4 @@
-"""The compiled CPU operators equal the reference ones, and the reference ones equal the formulas' golden values."""
+"""The compiled CPU operators equal the reference operators, which equal golden values of the formulas."""
 
 import math
 
@@ -16,12 +16,12 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """Normal values."""
+    """Return normally distributed values."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def same(left: object, right: object, dtype: torch.dtype) -> None:
-    """Tensors, or tuples of them, agree."""
+    """Assert that tensors, or tuples of tensors, agree."""
     if isinstance(left, tuple):
         assert isinstance(right, tuple)
         for one, other in zip(left, right, strict=True):

@@ -1,4 +1,4 @@
-"""Sizes of the cache as asked for: in slots or in bytes, and what cannot be. What a fingerprint covers of a model."""
+"""Sizes of the cache in slots or bytes, errors for sizes that are too small, and what a model's fingerprint covers."""
 
 import json
 import re
@@ -20,12 +20,12 @@ from v4_engine.sequence import Request
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model's folder."""
+    """The folder of the tiny model."""
     return tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny")
 
 
 def options(**given: Any) -> EngineOptions:
-    """On the CPU."""
+    """Return engine options for the CPU."""
     return EngineOptions(device="cpu", **{"max_sequences": 2, **given})
 
 
@@ -61,7 +61,7 @@ def test_memory_that_cannot_be_had_is_one_clear_error(model: Path, size: int) ->
 
 
 def tiny_blocks(path: Path) -> Path:
-    """A model whose layers have a window only: its blocks are empty, its checkpoints are not."""
+    """Write a model whose layers have only a window. Its blocks have no entries, but its checkpoints have rows."""
     return tiny_checkpoint(path / "windows", compress_ratios=[0] * TINY["num_hidden_layers"])
 
 
@@ -82,7 +82,7 @@ def test_too_few_bytes_say_what_takes_them(model: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 300])
-def test_a_cache_of_no_asked_size_holds_a_sequence_however_large_tails_and_checkpoints_are(
+def test_a_cache_of_default_size_holds_a_sequence_however_large_tails_and_checkpoints_are(
     model: Path, tmp_path: Path, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loading, "_CPU_CACHE_BYTES", 50_000)  # less than one tail, as 1 GiB is for large models
@@ -94,7 +94,7 @@ def test_a_cache_of_no_asked_size_holds_a_sequence_however_large_tails_and_check
 
 
 @pytest.mark.parametrize("name", ["layers.1.ffn.experts.3.w2.weight", "hc_head_scale", "layers.0.ffn.gate.tid2eid"])
-def test_the_least_bit_of_any_tensor_makes_another_model(model: Path, tmp_path: Path, name: str) -> None:
+def test_one_bit_of_any_tensor_changes_the_fingerprint(model: Path, tmp_path: Path, name: str) -> None:
     tensors = load_file(model / "model.safetensors")
     value = tensors[name].view(torch.int32).view(-1)
     value[len(value) // 3 // 2 * 2] ^= 1
@@ -104,7 +104,7 @@ def test_the_least_bit_of_any_tensor_makes_another_model(model: Path, tmp_path: 
     assert re.fullmatch(r"weights \(\w+ here, \w+ there\)", difference(one, other))
 
 
-def test_what_ends_an_answer_is_agreed_upon(model: Path, tmp_path: Path) -> None:
+def test_end_of_sequence_ids_are_in_the_fingerprint(model: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to(model / "model.safetensors")
     data = json.loads((model / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(data | {"eos_token_id": [1, 9]}))
@@ -112,6 +112,6 @@ def test_what_ends_an_answer_is_agreed_upon(model: Path, tmp_path: Path) -> None
     assert difference(one, other) == "eos_token_id (1 here, 1,9 there)"
 
 
-def test_limits_and_sizes_of_a_worker_are_its_own(model: Path) -> None:
+def test_limits_and_sizes_are_not_in_the_fingerprint(model: Path) -> None:
     one, other = (load_engine(model, options(slots=slots)).fingerprint for slots in (40, 50))
     assert one == other

@@ -1,4 +1,4 @@
-"""Whatever way a prompt's state came to be, the tokens that follow are the same (design: truth first)."""
+"""The tokens after a prompt are the same however the prompt's state was computed."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_batched_equals_alone_and_a_hit_equals_cold(n: int) -> None:
 
 
 @pytest.mark.parametrize("shared", [255, 256, 257, 511, 512, 700])
-def test_a_shared_prefix_is_used_and_leaves_a_junction(shared: int) -> None:
+def test_a_shared_prefix_is_used_and_its_end_gets_a_checkpoint(shared: int) -> None:
     engine = make_engine()
     Run(engine).until_idle(request(prompt(900), "first"))
     other = prompt(900)[:shared] + prompt(300, seed=9)
@@ -48,7 +48,7 @@ def test_a_shared_prefix_is_used_and_leaves_a_junction(shared: int) -> None:
 
 
 def evict_checkpoints(engine: Engine) -> None:
-    """Take every checkpoint away, leaving the blocks."""
+    """Evict every checkpoint, but no block."""
     tree = engine.pool.tree
     for node in tree.nodes.values():
         if node.checkpoint is not None:
@@ -97,7 +97,7 @@ def test_preemption_recomputes_the_same_tokens() -> None:
 
 
 def hand_over(source: Run, target: Run, name: str = "r") -> None:
-    """Move a parked cache from one engine to another, byte by byte as the wire does."""
+    """Move a parked cache from one engine to another, byte by byte like a transfer."""
     parked = source.parked[name, 0]
     r = parked.request
     decode = request(r.prompt, name, "decode", r.max_tokens, r.n, r.sampling)
@@ -146,7 +146,7 @@ def test_disaggregated_equals_aggregated(n: int, slacks: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("n", [5, 256, 300])
 def test_forks_continue_as_if_alone(n: int) -> None:
-    beside = request(prompt(40), "beside", max_tokens=60)  # which has the first tail
+    beside = request(prompt(40), "beside", max_tokens=60)  # holds the first tail
     run = Run(make_engine()).until_idle(beside, request(prompt(n), n=3))
     cold = alone(prompt(n)).logprobs
     for choice in range(3):
@@ -209,7 +209,7 @@ def test_other_formats_agree_within_their_rounding(compute: str, storage: str, t
 
 
 def test_a_boundary_inside_a_replay_gets_no_checkpoint() -> None:
-    """Its tail is not exact; a window of 128 makes a replay of several blocks."""
+    """Inside a replay the tail is not exact. A window of 128 makes a replay of several blocks."""
     config = tiny_config(compress_ratios=[0, 4, 128], num_hidden_layers=3, sliding_window=128)
     engine = make_engine(config, checkpoint_every=1, chunk_tokens=256)
     Run(engine).until_idle(request(prompt(2100)))
@@ -224,7 +224,8 @@ def test_a_boundary_inside_a_replay_gets_no_checkpoint() -> None:
 
 
 def test_no_rolling_checkpoint_inside_a_replay() -> None:
-    """A continuation is beyond its prompt while it replays, and a chunk of it ends at a boundary there."""
+    """A continuation is past its prompt while it replays. Here one of its chunks ends at a boundary inside the
+    replay."""
     config = tiny_config(compress_ratios=[0, 4, 128], num_hidden_layers=3, sliding_window=128)
     replay = 3 * 127
     engine = make_engine(config, chunk_tokens=1024 - (1280 - replay))

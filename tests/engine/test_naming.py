@@ -1,4 +1,4 @@
-"""The three spellings of tensor names, each round-tripped through the installed transformers, and what is left out."""
+"""The three naming schemes of tensors, each round-tripped through the installed transformers, and omitted tensors."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ CONFIG = tiny_config()
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One model, in every spelling."""
+    """One model in every naming scheme."""
     folder = tmp_path_factory.mktemp("spellings")
     model = oracle({}, tiny_tensors(CONFIG))
     model.save_pretrained(folder / "default")
@@ -36,12 +36,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def names(path: Path) -> set[str]:
-    """As stored."""
+    """Return the tensor names of a checkpoint as they are stored."""
     return {name for file in weight_files(path) for name in load_file(file)}
 
 
 def test_these_are_the_spellings(checkpoints: dict[str, Path]) -> None:
-    """What transformers writes decides what the other tests show."""
+    """The other tests show something only if transformers really writes these names."""
     assert "layers.1.attn.kv_norm.weight" in names(checkpoints["deepseek"])
     assert "model.layers.1.attn.norm.weight" in names(checkpoints["default"])
     assert "model.layers.1.self_attn.kv_norm.weight" in names(checkpoints["modules"])
@@ -58,18 +58,18 @@ def test_a_spelling_gives_the_same_tensors(checkpoints: dict[str, Path], spellin
 
 
 def load(path: Path) -> Loaded:
-    """A small engine."""
+    """Load a checkpoint into a small engine."""
     return load_engine(path, EngineOptions(device="cpu", slots=40, max_sequences=2))
 
 
 def greedy(loaded: Loaded) -> list[int]:
-    """Ids that follow one prompt."""
+    """Return the ids that follow one prompt."""
     request = Request(("r", 0), "whole", list(range(2, 50)), max_tokens=4, sampling=GREEDY)
     return [token.drawn.id for token in run(loaded.engine, [request])]
 
 
 def test_a_folder_as_saved_is_served_and_pairs_with_every_other(checkpoints: dict[str, Path]) -> None:
-    """Config and weights as they are: one fingerprint, and the same answer."""
+    """Config and weights are not converted. All folders have one fingerprint and give the same answer."""
     loaded = [load(path) for path in checkpoints.values()]
     assert len({one.fingerprint for one in loaded}) == 1
     answers = [greedy(one) for one in loaded]
@@ -87,7 +87,7 @@ def test_transformers_reads_back_what_is_loaded_here(checkpoints: dict[str, Path
 
 
 def saved(folder: Path, **extra: Tensor) -> list[Path]:
-    """The tiny model and other tensors."""
+    """Write the tiny model with further tensors."""
     save_file(tiny_tensors(CONFIG) | extra, folder / "model.safetensors")
     return weight_files(folder)
 
@@ -99,7 +99,7 @@ def saved(folder: Path, **extra: Tensor) -> list[Path]:
         ("model.mtp.0.e_proj.weight", True),
         ("mtp.2.markov_head.markov_w1.weight", True),
         ("mtp.enorm.weight", False),
-        ("layers.5.attn_norm.weight", False),  # a config with too few layers must not lose one
+        ("layers.5.attn_norm.weight", False),  # a layer beyond the config's number of layers must not be ignored
         ("model.layers.0.mtp.0.weight", False),
     ],
 )
@@ -113,7 +113,7 @@ def test_draft_modules_are_left_out_by_their_names(tmp_path: Path, name: str, ex
             next(read(CONFIG, files))
 
 
-def test_quantised_draft_modules_stand_in_nobodys_way(tmp_path: Path) -> None:
+def test_quantised_draft_modules_are_no_obstacle(tmp_path: Path) -> None:
     assert dict(read(CONFIG, saved(tmp_path, **{"mtp.0.wq.scale": torch.zeros(4, dtype=torch.uint8)})))
 
 

@@ -1,4 +1,4 @@
-"""NaN and infinities in every operator: the backends agree on what comes of them, and they stay in their row."""
+"""NaN and infinities in every operator: the backends agree on the results, and other rows are not affected."""
 
 import math
 from collections.abc import Callable
@@ -22,15 +22,16 @@ _TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 
 @dataclass(frozen=True)
 class Case:
-    """One operator: the shapes of one row of each tensor that may hold anything, and how they and others are passed."""
+    """One operator: the row shapes of the tensors that may contain any value, and how to call the operator with
+    them."""
 
     shapes: tuple[tuple[int, ...], ...]
     call: Callable[[Kernels, tuple[Tensor, ...]], tuple[Tensor, ...]]
-    chooses: bool = False  # gives indices, so that a NaN need not show in all of what it gives
+    chooses: bool = False  # returns indices, so a NaN need not appear in every result
 
 
 def shared(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Finite values that all rows share."""
+    """Return finite values that all rows share."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
@@ -119,7 +120,7 @@ def test_every_operator_is_here() -> None:
 
 
 def rows_of(data: st.DataObject, case: Case, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random rows; some of the values of some rows are NaN or infinite."""
+    """Draw random rows, in some of which some values are NaN or infinite."""
     seed = data.draw(st.integers(0, 1 << 16))
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(ROWS, *shape, generator=generator, dtype=torch.float64).to(dtype) for shape in case.shapes]
@@ -206,4 +207,4 @@ def test_a_request_whose_logits_are_not_finite_fails_alone_and_leaves_nothing(
         engine.scheduler.check_integrity()
     assert [e.request.key[0] for e in events if isinstance(e, Broken)] == ["broken"]
     assert [e.request.key[0] for e in events if isinstance(e, Token)] == ["whole"] * 4
-    assert len(engine.pool.tree.nodes) == 1, "the block of the one that was drawn from"
+    assert len(engine.pool.tree.nodes) == 1, "the block of the request that got tokens"

@@ -1,4 +1,4 @@
-"""The forward against transformers' own, in fp32: logits within 1e-4, and equal greedy tokens above the margin."""
+"""The engine against transformers in fp32: logits agree within 1e-4, and greedy tokens are equal above a margin."""
 
 import json
 
@@ -20,7 +20,7 @@ MARGIN = 1e-3
 
 
 def compare(engine: Engine, model: torch.nn.Module, ids: list[int], count: int, tolerance: float) -> None:
-    """Generate greedily: log-probabilities and, above the margin, tokens agree with one full forward."""
+    """Generate greedily, and compare log-probabilities and, above the margin, tokens with one full forward pass."""
     vocab = engine.config.vocab_size
     sampling = Sampling(temperature=0.0, logprobs=vocab)
     run = Run(engine).until_idle(request(ids, max_tokens=count, sampling=sampling))

@@ -1,4 +1,4 @@
-"""The prefix tree and its pool: books that always add up, and an eviction order that is the written one."""
+"""The prefix tree and its pool: the bookkeeping always adds up, and eviction follows the documented order."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,12 +10,12 @@ CHECKPOINT = 2
 
 
 def chain(*parts: int) -> list[bytes]:
-    """Names of a chain whose blocks hold these contents."""
+    """Return the names of a chain of blocks with these contents."""
     return [bytes(parts[: i + 1]) for i in range(len(parts))]
 
 
 def grow(pool: SlotPool, names: list[bytes]) -> None:
-    """Complete these blocks, as a sequence that then ends."""
+    """Complete these blocks, like a sequence that then ends."""
     depth = pool.tree.match(names)
     pool.tree.acquire(names[:depth])
     for i in range(depth, len(names)):
@@ -53,9 +53,9 @@ def test_order_of_eviction() -> None:
         assert gone[-1] == f"{evicted.what} {evicted.name.hex()}"
     assert pool.tree.evict() is None
     assert gone == [
-        "block 010203",  # behind the last checkpoint, deepest first
+        "block 010203",  # after the last checkpoint, the deepest first
         "block 0102",
-        "checkpoint 01",  # least recently used of the leaves' checkpoints
+        "checkpoint 01",  # the least recently used checkpoint of a leaf
         "block 01",
         "checkpoint 0809",
         "block 0809",
@@ -76,7 +76,7 @@ def test_checkpoints_of_leaves_go_before_older_ones_inside_a_chain() -> None:
     assert [(evicted.what, evicted.name) for evicted in gone if evicted is not None] == [
         ("checkpoint", long[1]),
         ("block", long[1]),
-        ("checkpoint", long[0]),  # of a leaf now
+        ("checkpoint", long[0]),  # its block has become a leaf
         ("block", long[0]),
     ]
 
@@ -97,16 +97,16 @@ def test_a_referenced_block_stays_and_its_checkpoint_may_go() -> None:
     pool.check_integrity([])
 
 
-def test_evictions_are_counted_by_what_went_and_for_whom() -> None:
+def test_evictions_are_counted_by_kind_and_reason() -> None:
     pool = SlotPool(5)
     names = chain(1, 2)
     grow(pool, names)
     save(pool, names[1])
-    assert pool.take(1, "transfer")  # the free one
+    assert pool.take(1, "transfer")  # takes the free slot
     assert not any(pool.counts.evictions.values())
     assert pool.take(1, "decode")
     assert pool.take(2, "transfer")
-    assert pool.take(2, "prompt") is None, "one is left, and stays"
+    assert pool.take(2, "prompt") is None, "only one slot can be had"
     assert {key: count for key, count in pool.counts.evictions.items() if count} == {
         ("checkpoint", "decode"): 1,
         ("block", "transfer"): 1,
@@ -115,7 +115,7 @@ def test_evictions_are_counted_by_what_went_and_for_whom() -> None:
     assert not pool.recently_evicted(names[0])
 
 
-def test_the_last_names_to_go_are_known_as_many_as_there_are_slots() -> None:
+def test_as_many_evicted_names_are_remembered_as_there_are_slots() -> None:
     pool = SlotPool(2)
     for i in [*range(5), 3]:
         grow(pool, chain(i))
@@ -126,7 +126,7 @@ def test_the_last_names_to_go_are_known_as_many_as_there_are_slots() -> None:
     assert [i for i in range(5) if pool.recently_evicted(chain(i)[0])] == [3]
 
 
-def test_a_chain_that_is_not_trusted_is_forgotten_as_far_as_it_is_nobody_elses() -> None:
+def test_a_damaged_chain_is_forgotten_unless_another_sequence_shares_it() -> None:
     pool = SlotPool(12)
     mine, theirs = chain(1, 2, 3), chain(1, 2, 4)
     grow(pool, mine)
@@ -138,7 +138,7 @@ def test_a_chain_that_is_not_trusted_is_forgotten_as_far_as_it_is_nobody_elses()
 
 
 class Machine(RuleBasedStateMachine):
-    """Sequences come, complete blocks, fork off, save checkpoints and leave; slots are scarce."""
+    """Sequences start, complete blocks, diverge, save checkpoints and end, while slots are scarce."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(parts=st.lists(st.integers(0, 2), min_size=1, max_size=6))
     def start(self, parts: list[int]) -> None:
-        """A sequence shares what is there and owns slots for the rest."""
+        """A sequence starts: it shares the blocks that the tree has and owns slots for the others."""
         names = chain(*parts)
         tree = self.pool.tree
         depth = tree.match(names)
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def complete(self, data: st.DataObject) -> None:
-        """The next block of a sequence gets its name, or gives way to the one that has it."""
+        """The next block of a sequence is named, or replaced by the block that has its name."""
         names, slots = data.draw(st.sampled_from(self.running))
         if not slots:
             return
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def checkpoint(self, data: st.DataObject) -> None:
-        """A sequence saves its state at the last block that it completed."""
+        """A sequence saves a checkpoint at the last block that it completed."""
         names, slots = data.draw(st.sampled_from(self.running))
         done = len(names) - len(slots)
         if done and self.pool.tree.nodes[names[done - 1]].checkpoint is None:
@@ -195,13 +195,13 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def books_add_up(self) -> None:
-        """Every slot is in one place, and a running sequence's blocks are all there."""
+        """Every slot is in one place, and all named blocks of running sequences are in the tree."""
         self.pool.check_integrity([slot for _, slots in self.running for slot in slots])
         for names, slots in self.running:
             assert self.pool.tree.match(names[: len(names) - len(slots)]) == len(names) - len(slots)
 
     def teardown(self) -> None:
-        """With nobody left, everything can be had."""
+        """Once no sequence runs, all slots are available."""
         for names, slots in self.running:
             self.pool.tree.release(names[: len(names) - len(slots)])
             self.pool.release(slots)

@@ -1,4 +1,4 @@
-"""What the engine refuses, and what it does when the model gives no numbers."""
+"""Requests that the engine refuses, and what it does when the model gives NaN."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_the_same_request_twice_is_refused() -> None:
 
 @pytest.mark.parametrize("phase", ["whole", "prefill"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_token_comes_of_nan(phase: Phase, temperature: float) -> None:
+def test_nan_gives_no_token(phase: Phase, temperature: float) -> None:
     engine = make_engine()
     damage(engine)
     engine.submit(request(prompt(300), phase=phase, n=2, sampling=Sampling(temperature=temperature)))
@@ -53,12 +53,12 @@ def test_no_token_comes_of_nan(phase: Phase, temperature: float) -> None:
         events += engine.step()
         engine.scheduler.check_integrity()
     assert [type(e) for e in events if isinstance(e, Broken)] == [Broken]
-    if phase == "prefill":  # its owner drops it
+    if phase == "prefill":  # a prefill request is dropped by its owner
         assert engine.drop(("r", 0))
-    assert not engine.pool.tree.nodes, "nothing of it is cached"
+    assert not engine.pool.tree.nodes, "none of its blocks is cached"
 
 
-def test_offline_generation_says_so() -> None:
+def test_offline_generation_raises_on_nan() -> None:
     engine = make_engine()
     damage(engine)
     with pytest.raises(EngineError, match="NaN or infinite"):

@@ -1,4 +1,4 @@
-"""Draws: a function of parameters, ids and choice; the distribution that was asked for; filters by table."""
+"""Sampling depends on parameters, ids and choice only; tokens follow the requested distribution; tables of filters."""
 
 import math
 from collections import Counter
@@ -17,25 +17,26 @@ FIXED = [0.3035680343067586, 0.28524485850336523]
 def draw(
     logits: list[float], sampling: Sampling, ids: list[int] | None = None, prompt: int = 0, choice: int = 0
 ) -> int:
-    """One token."""
+    """Return one draw."""
     return drawn_of(logits, make(sampling, ids or [], prompt, choice, len(logits))).id
 
 
 def make(sampling: Sampling, ids: list[int], prompt: int, choice: int, vocab: int) -> Draw:
-    """A draw behind these ids, the first `prompt` of which are the prompt."""
+    """Return a draw after these ids, of which the first `prompt` are the prompt."""
     history = TokenHistory(ids, prompt, vocab, torch.device("cpu")) if penalised(sampling) else None
     return Draw(sampling, len(ids), choice, history)
 
 
 def drawn_of(logits: list[float], one: Draw) -> Drawn:
-    """The token of one row."""
+    """Return the token that is sampled from one row."""
     (drawn,) = sample(torch.tensor([logits]), [one])
     assert drawn is not None
     return drawn
 
 
-def test_uniform_is_fixed_for_ever() -> None:
-    """These values are part of the contract: a continuation elsewhere, or by a later version, draws the same."""
+def test_uniform_never_changes() -> None:
+    """A continuation on another worker or by a later version must sample the same tokens, so these values never
+    change."""
     assert [uniform(1, 0, 0), uniform(2**64 - 1, 3, 1_000_000)] == FIXED
     assert len({uniform(s, c, p) for s in range(5) for c in range(5) for p in range(5)}) == 125
     values = [uniform(7, 0, p) for p in range(4000)]
@@ -127,7 +128,7 @@ def test_a_row_does_not_depend_on_its_batch(data: st.DataObject) -> None:
     "row",
     [[math.nan, 1.0], [1.0, math.nan], [math.inf, 1.0], [1.0, -math.inf], [math.inf, -math.inf], [-math.inf] * 2],
 )
-def test_no_token_comes_of_a_row_that_is_not_finite_and_the_others_get_theirs(
+def test_a_row_that_is_not_finite_gives_no_token_and_the_others_get_theirs(
     row: list[float], bias: dict[int, float], temperature: float
 ) -> None:
     plain = Draw(Sampling(temperature=temperature, seed=1, logprobs=1), 5, 0)

@@ -1,4 +1,4 @@
-"""The scheduler without a model: whatever comes and goes, books add up and everything that fits is served."""
+"""The scheduler without a model: the bookkeeping always adds up, and every request that fits is served."""
 
 import pytest
 from hypothesis import settings
@@ -16,19 +16,19 @@ CHECKPOINT = 2
 
 
 def make(slots: int = 14, sequences: int = 4, length: int = 1500, **settings: int) -> Scheduler:
-    """A scheduler whose checkpoints take 2 slots, of a model with a replay of 60 tokens."""
+    """Return a scheduler whose checkpoints take 2 slots, of a model with a replay of 60 tokens."""
     config = SchedulerConfig(max_sequences=sequences, max_model_len=length, **{"chunk_tokens": 300, **settings})
     return Scheduler(SlotPool(slots), config, CHECKPOINT, layers=4, window=16)
 
 
 def ask(name: str, tokens: int, phase: Phase = "whole", n: int = 1, family: int = 0, output: int = 0) -> Request:
-    """A request whose prompt is a prefix of its family's long one."""
+    """Return a request. All prompts of a family are prefixes of one long prompt."""
     ids = [7 * family + i % 5 for i in range(tokens + output)]
     return Request((name, 0), phase, ids[:tokens], output=ids[tokens:], n=n, max_tokens=10_000)
 
 
 def step(scheduler: Scheduler) -> Schedule:
-    """One step, as the engine does it with a model that always says 1."""
+    """Run one step like an engine whose model always gives token 1."""
     schedule = scheduler.schedule()
     for work in schedule.work:
         sequence, wanted = work.sequence, set(work.sequence.boundaries)
@@ -48,16 +48,16 @@ def step(scheduler: Scheduler) -> Schedule:
 
 
 def drain(scheduler: Scheduler) -> None:
-    """Run until nothing runs or waits."""
+    """Run until no sequence runs or waits."""
     for _ in range(20_000):
         if not scheduler.running and not scheduler.waiting:
             return
         step(scheduler)
-    raise AssertionError("the scheduler does not come to rest")
+    raise AssertionError("sequences still run or wait after 20,000 steps")
 
 
 def test_what_check_fits_accepts_an_empty_engine_admits_whatever_is_cached() -> None:
-    """The checkpoint that it resumes from is given up for it if its slots are needed."""
+    """If slots are short, even the checkpoint at which the request resumes is evicted."""
     scheduler = make(slots=8, length=1100)
     scheduler.add(ask("first", 700))
     for _ in range(5):
@@ -70,8 +70,8 @@ def test_what_check_fits_accepts_an_empty_engine_admits_whatever_is_cached() -> 
 
 
 @pytest.mark.parametrize("phase", ["whole", "prefill"])
-def test_the_same_prompt_again_starts_behind_its_complete_blocks_for_every_length(phase: Phase) -> None:
-    """At the checkpoint there: a replay would start 60 tokens before."""
+def test_a_repeated_prompt_resumes_after_its_complete_blocks_for_every_length(phase: Phase) -> None:
+    """It resumes at the checkpoint at the end of the blocks; a replay would start 60 tokens earlier."""
     scheduler = make(slots=64, length=2048, chunk_tokens=2048)
     for n in range(1, 1025):
         for hit in (0, 256 * ((n - 1) // 256)):
@@ -95,7 +95,7 @@ def test_a_decode_reservation_waits_behind_a_preempted_stream() -> None:
     assert scheduler.reserve(ask("new", 10, "decode", family=3)) is not None
 
 
-def test_a_sequence_is_admitted_once_even_if_it_comes_back() -> None:
+def test_a_sequence_is_admitted_once_even_if_it_is_preempted() -> None:
     scheduler = make(slots=10, sequences=3)
     scheduler.add(ask("old", 500, family=1))
     scheduler.add(ask("young", 500, family=2))
@@ -108,7 +108,7 @@ def test_a_sequence_is_admitted_once_even_if_it_comes_back() -> None:
     assert sorted(s.request.key[0] for s in admitted) == ["old", "young"]
 
 
-def test_all_that_waits_for_memory_is_no_work() -> None:
+def test_sequences_that_wait_for_memory_are_no_work() -> None:
     scheduler = make(slots=8, length=1100)
     scheduler.add(ask("parked", 1000, "prefill", family=1))
     while not scheduler.parked:
@@ -140,7 +140,7 @@ def test_limits_that_cannot_work_are_refused(settings: dict[str, int]) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests of four families come, run, arrive, park, are cancelled; slots and tails are scarce."""
+    """Requests of four families are added, run, arrive, are parked and dropped, while slots and tails are scarce."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Machine(RuleBasedStateMachine):
         self.admitted = self.computed = 0
 
     def name(self) -> str:
-        """A new request's name."""
+        """Return the name of a new request."""
         self.count += 1
         return f"r{self.count}"
 
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
         output=st.integers(0, 90),
     )
     def add(self, tokens: int, phase: Phase, n: int, family: int, output: int) -> None:
-        """A prompt, or a continuation."""
+        """Add a prompt, or a continuation."""
         request = ask(self.name(), tokens, phase, n if not output else 1, family, output)
         try:
             self.scheduler.check_fits(request)
@@ -171,7 +171,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(tokens=st.integers(1, 1400), n=st.integers(1, 2), family=st.integers(0, 3))
     def reserve(self, tokens: int, n: int, family: int) -> None:
-        """A cache is to arrive."""
+        """Reserve memory for a cache that arrives."""
         request = ask(self.name(), tokens, "decode", n, family)
         try:
             self.scheduler.check_fits(request)
@@ -182,7 +182,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.scheduler.arriving)
     @rule(data=st.data(), whole=st.booleans())
     def arrive(self, data: st.DataObject, whole: bool) -> None:
-        """Its next block is here, or all of it."""
+        """The next block of a reserved cache arrives, or the whole cache."""
         sequence = data.draw(st.sampled_from(list(self.scheduler.arriving.values())))
         key, blocks = sequence.request.key, len(sequence.ids) // 256
         while sequence.named < blocks:
@@ -194,7 +194,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
-        """Somebody leaves."""
+        """Drop a request in any state."""
         s = self.scheduler
         keys = {x.request.key for x in (*s.waiting, *s.running, *s.arriving.values(), *s.parked.values())}
         if keys:
@@ -202,12 +202,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 30))
     def run(self, times: int) -> None:
-        """Steps."""
+        """Run steps."""
         for _ in range(times):
             self.step()
 
     def step(self) -> None:
-        """One step, counted here too."""
+        """Run one step, and count its tokens here too."""
         before = {id(s): s.computed for s in self.scheduler.running}
         schedule = step(self.scheduler)
         self.admitted += sum(s.request.tokens for s in schedule.admitted)
@@ -225,14 +225,14 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def counts_add_up(self) -> None:
-        """Each admitted token has one result, each computed one is counted."""
+        """Each admitted token has one result, and each computed token is counted."""
         counts = self.scheduler.pool.counts
         assert sum(counts.prefix_tokens.values()) == self.admitted
         assert min(counts.prefix_tokens.values()) >= 0
         assert counts.prefill_tokens == self.computed
 
     def teardown(self) -> None:
-        """Once nothing is parked or arriving, all the rest is served, and everything comes back."""
+        """Without parked and arriving requests, all others are served, and all memory is free in the end."""
         for key in [*self.scheduler.parked, *self.scheduler.arriving]:
             self.scheduler.drop(key)
         for _ in range(40_000):

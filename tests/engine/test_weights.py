@@ -1,4 +1,4 @@
-"""Checkpoints: shards, digests, and one error that tells what is wrong. Spellings of names: test_naming.py."""
+"""Checkpoints: shards, digests, and one error that lists all problems. test_naming.py tests names of tensors."""
 
 import json
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ def test_a_conversion_that_left_its_quantisation_in_the_config(tmp_path: Path, l
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("place", [0, 1000, -1])
-def test_a_number_that_is_not_finite_is_told_with_its_file(
+def test_a_value_that_is_not_finite_is_reported_with_its_file(
     tmp_path: Path, dtype: torch.dtype, value: float, place: int
 ) -> None:
     name = "layers.2.attn.wq_b.weight"
@@ -100,7 +100,7 @@ def test_the_largest_and_the_least_of_numbers_are_finite(tmp_path: Path) -> None
 
 
 def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorDigest]:
-    """Of tensors that go by."""
+    """Return the digests of tensors."""
     noted: dict[str, TensorDigest] = {}
     passed = dict(hashed(tensors.items(), noted))
     assert passed.keys() == noted.keys() == tensors.keys()
@@ -118,7 +118,7 @@ def test_every_byte_type_and_shape_is_in_a_digest() -> None:
     assert (found["base"].dtype, found["base"].shape, len(found["base"].xxh3)) == ("bfloat16", (4, 4096), 16)
 
 
-def test_a_digest_is_of_the_values_and_not_of_how_they_lie() -> None:
+def test_a_digest_covers_the_values_and_not_their_layout() -> None:
     columns = torch.arange(12.0).view(3, 4).T
     found = digests({"one": columns, "two": columns.contiguous()})
     assert found["one"] == found["two"]
