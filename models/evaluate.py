@@ -1,8 +1,8 @@
-"""Measure the shipped folder on held-out text and let it write, with transformers' own unmodified forward.
+"""Measure the shipped model on held-out text and generate samples, with transformers' unmodified forward pass.
 
     python evaluate.py --data work --demo v4_models/demo
 
-Prints Markdown for the model card: loss by position, and answers to fixed prompts with a fixed seed.
+Prints Markdown for the model card: the loss by position, and answers to fixed prompts with a fixed seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def losses(model: DeepseekV4ForCausalLM, ids: list[int]) -> torch.Tensor:
 
 
 def loss_by_position(model: DeepseekV4ForCausalLM, sampler: Sampler) -> None:
-    """Each work's held-out end is one document, cut at the last edge."""
+    """Print the loss by position. The held-out end of each work is one document, cut at the last edge."""
     found = []
     for work in sampler.works:
         ids = [BOS, *work[0].first, *(i for sentence in work[1:] for i in sentence.joined)]
@@ -65,7 +65,7 @@ def answer(model: DeepseekV4ForCausalLM, tokenizer: Tokenizer, prompt: str, gree
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="held-out loss and sample answers; see the module's head")
+    parser = argparse.ArgumentParser(description="held-out loss and sample answers; see the module's docstring")
     parser.add_argument("--data", type=Path, required=True, help="folder with corpus.json")
     parser.add_argument("--demo", type=Path, default=Path(__file__).parent / "v4_models" / "demo")
     options = parser.parse_args()

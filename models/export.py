@@ -1,11 +1,11 @@
-"""Turn a training checkpoint into the shipped folder, in DeepSeek's layout, and prove that nothing changed.
+"""Turn a training checkpoint into the shipped folder, in DeepSeek's layout, and check that the model did not change.
 
-Knows the files of a published model and replaces each of them at once, so a reader never sees half a file:
+Each file of the folder is replaced atomically, so that a reader never sees half a file:
 
     python export.py --data work --demo v4_models/demo
 
-`config.json` is the training's input and stays as it is. The check loads the written tensors back into
-transformers through `naming` and compares logits with the checkpoint's.
+`config.json` is an input of the training and is not written. The check loads the written tensors into transformers
+through `naming` and compares the logits with those of the checkpoint.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def largest_difference(one: DeepseekV4ForCausalLM, other: DeepseekV4ForCausalLM)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="checkpoint.pt -> model folder; see the module's head")
+    parser = argparse.ArgumentParser(description="checkpoint.pt -> model folder; see the module's docstring")
     parser.add_argument("--data", type=Path, required=True, help="folder with checkpoint.pt and tokenizer.json")
     parser.add_argument("--demo", type=Path, default=Path(__file__).parent / "v4_models" / "demo")
     options = parser.parse_args()
@@ -85,7 +85,10 @@ def main() -> None:
         write_files(Path(scratch), model, options.data / "tokenizer.json")
         difference = largest_difference(model, load_exported(Path(scratch)))
         if difference > TOLERANCE:
-            raise SystemExit(f"the exported model differs by {difference} in its logits")
+            raise SystemExit(
+                f"not exported: the exported model's logits differ from the checkpoint's by {difference}; at most "
+                f"{TOLERANCE} is allowed"
+            )
         for file in sorted(Path(scratch).iterdir()):
             part = shutil.copy(file, options.demo / f".{file.name}.part")
             os.chmod(part, 0o644)
@@ -93,7 +96,7 @@ def main() -> None:
     size = sum(file.stat().st_size for file in options.demo.rglob("*") if file.is_file())
     print(f"{checkpoint['step']} steps, {checkpoint['tokens']} tokens, largest difference {difference}, {size} bytes")
     if size > SIZE_LIMIT:
-        raise SystemExit(f"the folder is larger than {SIZE_LIMIT} bytes")
+        raise SystemExit(f"the folder has {size} bytes, more than the limit of {SIZE_LIMIT}")
 
 
 if __name__ == "__main__":

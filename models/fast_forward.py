@@ -1,9 +1,10 @@
-"""A faster training forward for transformers' DeepseekV4ForCausalLM on a CPU, equal to its own up to rounding.
+"""A faster forward pass for training transformers' DeepseekV4ForCausalLM on a CPU, equal to the original up to
+rounding.
 
-Knows which sums of the model are wasteful in eager mode: attention over the whole square where only a band of
-`sliding_window` raw rows and the compressed entries count, and twenty Sinkhorn rounds over 4x4 matrices that
-lie innermost in memory. Also knows what transformers leaves untrained: the indexer, whose choice of entries
-has no gradient, and the routing bias.
+It replaces two slow parts of the eager model. Attention there covers the whole square of queries and keys, although
+only a band of `sliding_window` raw rows and the compressed entries have weight. Sinkhorn there runs twenty rounds over
+4x4 matrices in the innermost dimensions of memory. This module also trains the two parts that transformers does not
+train: the indexer, whose selection of entries has no gradient, and the routing bias.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from torch import Tensor, nn
 from transformers import DeepseekV4ForCausalLM
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as v4
 
-NO_MASK = {"banded": None}  # the model builds a square mask unless it is given a dict of masks
+NO_MASK = {"banded": None}  # with a dict of masks, the model builds no square mask
 BIAS_STEP = 1e-3
 torch._dynamo.config.recompile_limit = 64  # one compilation per row length and layer type
 
 
 def install(model: DeepseekV4ForCausalLM) -> None:
-    """Replace the forward of attention and hyper-connections, and start recording what `balance` needs."""
+    """Replace the forward of attention and hyper-connections, and record the expert loads that `balance` needs."""
     for module in modules(model, v4.DeepseekV4DecoderLayer):
         module.forward = MethodType(layer, module)
     for module in modules(model, v4.DeepseekV4HyperConnection):
@@ -46,7 +47,7 @@ def modules(model: DeepseekV4ForCausalLM, kind: type[nn.Module]) -> Iterator[Any
 
 
 def indexer(self: Any, hidden_states: Tensor, residual: Tensor, *args: Any) -> Tensor:
-    """The indexer learns from its own loss alone, and that loss reaches nothing else."""
+    """Run the indexer on detached inputs: it is trained by its own loss only, and that loss trains nothing else."""
     with torch.set_grad_enabled(self.wants_index_loss):
         chosen: Tensor = v4.DeepseekV4Indexer.forward(self, hidden_states.detach(), residual.detach(), *args)
         return chosen
@@ -61,7 +62,7 @@ def count_load(module: Any, _args: tuple[Any, ...], output: tuple[Tensor, Tensor
 
 
 def balance(model: DeepseekV4ForCausalLM) -> None:
-    """Move each routing bias against its expert's load, as V4 does in place of a balancing loss."""
+    """Move each routing bias against its expert's load, as V4 does instead of a balancing loss."""
     for module in modules(model, v4.DeepseekV4TopKRouter):
         module.e_score_correction_bias += BIAS_STEP * torch.sign(module.load.mean() - module.load)
         module.load.zero_()
@@ -102,7 +103,10 @@ def attention(self: Any, hidden_states: Tensor, position_embeddings: Any, positi
 def banded(
     query: Tensor, raw: Tensor, entries: Tensor | None, bias: Tensor | None, sinks: Tensor, window: int
 ) -> tuple[Tensor, Tensor | None]:
-    """One softmax over the raw rows of the window, the entries and the sink; also the entries' unmasked logits."""
+    """Attention with one softmax over the window's raw rows, the entries and the sink.
+
+    Returns the output and the unmasked logits of the entries, or None without entries.
+    """
     batch, length, heads, width = query.shape
     blocks = length // window
     own = raw.view(batch, blocks, window, width)
@@ -121,7 +125,7 @@ def banded(
 
 
 def in_window(near: Tensor) -> Tensor:
-    """Logits [B, blocks, W, H, 2W] of a block's queries with the rows of the block before and their own."""
+    """Mask logits [B, blocks, W, H, 2W] of a block's queries and the rows of its own and the previous block."""
     _, blocks, window, _, _ = near.shape
     block = torch.arange(blocks).view(blocks, 1, 1, 1)
     query = torch.arange(window).view(1, window, 1, 1)
@@ -173,16 +177,16 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def imitation_loss(scores: Tensor, entry_logits: Tensor | None, position_ids: Tensor) -> Tensor:
-    """Cross entropy of the indexer's scores against the attention all heads together pay to the entries."""
+    """Cross entropy of the indexer's scores against the mean attention of all heads to the entries."""
     if entry_logits is None:
-        raise ValueError("a sequence of less than one window has no entries to index")
+        raise ValueError("the sequence is shorter than one compression window, so it has no entries to index")
     count = scores.shape[-1]
     hidden = torch.arange(count).view(1, 1, count) >= ((position_ids + 1) // 4).unsqueeze(-1)  # [1, S, T]
     with torch.no_grad():
         target = entry_logits.float().masked_fill(hidden.unsqueeze(2), -1e9).softmax(dim=-1).mean(dim=2)
     scores = scores.float().masked_fill(hidden, -1e9).log_softmax(dim=-1)
     losses = -(target * scores).sum(dim=-1)
-    return losses[:, 4:].mean()  # the first queries have at most one entry
+    return losses[:, 4:].mean()  # without the first queries, which have at most one entry
 
 
 def hyper_connection(self: Any, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -205,7 +209,7 @@ def layer(self: Any, hidden_states: Tensor, input_ids: Tensor | None = None, **k
 
 @torch.compile(dynamic=False)
 def mix_in(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, rounds: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Hyper-connection of streams [N, 4, D]: post [4, N], comb [4, 4, N] and the layer's input [N, D]."""
+    """Hyper-connection of streams [N, 4, D]. Returns post [4, N], comb [4, 4, N] and the layer's input [N, D]."""
     eps = 1e-6
     count = streams.shape[1]
     flat = streams.flatten(1)

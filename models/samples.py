@@ -1,8 +1,7 @@
-"""Rows of token ids to train on: passages in V4's chat markup, and plain text.
+"""Rows of token ids for training: passages in V4's chat markup, and plain text.
 
-Knows how a question is derived from the text that answers it, as no dialogue is at hand: the answer is always a
-passage of a work, and the user asks for its continuation, for a name or a thing in it, or for anything at all.
-Knows nothing of the model.
+There is no dialogue to train on, so questions are derived from their answers. An answer is always a passage of a work,
+and the user asks for its continuation, for a name or a thing in it, or for any text.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 BOS, EOS = 0, 1
-ANSWER_TOKENS = (30, 110)  # an answer ends with the first sentence past its random goal, or with a paragraph
+ANSWER_TOKENS = (30, 110)  # range of an answer's random length goal
 
 SYSTEMS = [
     "You are a storyteller.",
@@ -62,9 +61,9 @@ THING = re.compile(r"\b(?:the|a|an|his|her|my|their) ([a-z]{4,})\b")
 @dataclass(frozen=True)
 class Sentence:
     text: str
-    first: list[int]  # ids where it opens an answer
-    joined: list[int]  # ids behind another sentence: with a space, or a blank line where a paragraph opens
-    opens: bool  # a paragraph begins here
+    first: list[int]  # ids if the sentence begins an answer
+    joined: list[int]  # ids after another sentence: with a space, or a blank line if a paragraph begins
+    opens: bool  # whether the sentence begins a paragraph
 
 
 class Sampler:
@@ -89,7 +88,7 @@ class Sampler:
         ]
 
     def row(self, length: int) -> list[int]:
-        """`length` + 1 ids. The longer the row, the more often it is one plain text."""
+        """Return `length` + 1 ids. Long rows are plain text more often than short ones."""
         plain = 0.25 if length <= 512 else 0.5
         ids = self.document(length) if self.random.random() < plain else self.chat(length)
         return ids[: length + 1]
@@ -125,11 +124,11 @@ class Sampler:
         return ids
 
     def opening(self, thought: str) -> str:
-        """Mostly chat mode; a little of thinking mode, so that its markup is known too."""
+        """Return the markup before an answer: mostly that of chat mode, sometimes that of thinking mode."""
         return f"<think>{thought}</think>" if self.random.random() < 0.08 else "</think>"
 
     def new_topic(self, work: list[Sentence]) -> tuple[int, str, str]:
-        """Where the answer starts, the question, and what a thinking model might note about it."""
+        """Return the sentence at which the answer starts, the question, and a thought about it for thinking mode."""
         kind = self.random.random()
         at = self.random.randrange(1, len(work))
         if kind < 0.35:
@@ -157,7 +156,10 @@ class Sampler:
         return "", ""
 
     def passage(self, work: list[Sentence], at: int) -> tuple[list[int], int]:
-        """An answer from sentence `at` on with its EOS, and where the text goes on behind it."""
+        """Return an answer that starts at sentence `at`, with EOS, and the number of the sentence after it.
+
+        The answer ends once it has its random goal of tokens, or at the end of a paragraph after half the goal.
+        """
         goal = self.random.randint(*ANSWER_TOKENS)
         ids = list(work[at].first)
         at += 1

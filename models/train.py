@@ -1,11 +1,11 @@
 """Train the demo model on a CPU within a given time.
 
-Knows the mix of row lengths, the optimisers and the schedule, which follows the wall clock: a slower machine
-trains on fewer tokens, but always ends with the learning rate at zero. Needs what prepare_data.py wrote:
+The learning rate follows the wall clock: a slower machine trains on fewer tokens, but the learning rate always ends at
+zero. Training needs the output of prepare_data.py:
 
     OMP_NUM_THREADS=2 nice -n 19 python train.py --data work --out work --minutes 65
 
-Writes work/checkpoint.pt every few minutes and at the end, and a line of losses per 10 steps to standard output.
+Writes work/checkpoint.pt every 3 minutes and at the end, and prints the losses every 10 steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MUON_RATE, ADAM_RATE, WEIGHT_DECAY = 0.02, 3e-3, 0.05
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal by Newton-Schulz; the experts' 3D weights go as a batch."""
+    """Momentum with updates that Newton-Schulz makes orthogonal. The experts' 3D weights are a batch of matrices."""
 
     def __init__(self, params: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
@@ -76,7 +76,8 @@ def build_model() -> DeepseekV4ForCausalLM:
 
 
 def initialise(name: str, tensor: Tensor) -> None:
-    """What transformers leaves at zero; and streams that start out mostly passing straight through."""
+    """Initialise tensors that transformers leaves at zero, and hyper-connections so that they nearly pass streams
+    through."""
     if name.endswith("tid2eid"):
         tensor.copy_(torch.rand(tensor.shape[0], 8).argsort(dim=1)[:, : tensor.shape[1]])
     elif name.endswith(("sinks", "position_bias", "e_score_correction_bias")):
@@ -97,7 +98,7 @@ def optimisers(model: DeepseekV4ForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def rate(progress: float) -> float:
-    """Share of the full learning rate: up in the first 2 % of the time, down to zero over the last 60 %."""
+    """Return the share of the full learning rate: it rises for 2 % of the time and falls to zero over the last 60 %."""
     return max(0.0, min(1.0, (progress + 0.002) / 0.02, (1 - progress) / 0.6))
 
 
@@ -171,11 +172,11 @@ def train_step(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="train the demo model; see the module's head")
+    parser = argparse.ArgumentParser(description="train the demo model; see the module's docstring")
     parser.add_argument("--data", type=Path, required=True, help="folder with corpus.json and tokenizer.json")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=65.0)
-    parser.add_argument("--resume", type=int, default=0, help="go on from the checkpoint; the number changes the seed")
+    parser.add_argument("--resume", type=int, default=0, help="continue from the checkpoint; added to the seed")
     train(parser.parse_args())
 
 

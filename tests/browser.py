@@ -11,7 +11,7 @@ from playwright.async_api import Browser, async_playwright
 from tests.cluster.machine import cache
 from tests.cluster.machine.recipes import debian
 
-# No sandbox of its own, since tests may run as root; nothing to anybody but the page's own server.
+# The sandbox is off because tests may run as root. The other flags stop connections to servers other than the page's.
 _FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -24,7 +24,7 @@ _FLAGS = (
 
 
 def chromium() -> str:
-    """Path of the browser. Where there is none, CI installs it, and others skip the test."""
+    """Return the path of the browser. If it is missing, CI installs it, and elsewhere the test is skipped."""
     found = shutil.which("chromium")
     if found is None and os.environ.get("CI") == "true":
         with cache.lock("packages"):
@@ -38,7 +38,7 @@ def chromium() -> str:
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    """A fresh one, without a profile."""
+    """Start a browser with an empty profile."""
     path = chromium()
     async with async_playwright() as playwright:
         one = await playwright.chromium.launch(executable_path=path, args=list(_FLAGS))

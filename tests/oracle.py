@@ -1,4 +1,4 @@
-"""transformers' own DeepSeek V4 with given weights: the oracle (reference 8), eager, on CPU."""
+"""The oracle (reference 8): transformers' own DeepSeek V4 with given weights, in eager mode on a CPU."""
 
 import warnings
 from typing import Any
@@ -11,9 +11,9 @@ from v4_engine.naming import translate
 
 
 def oracle(overrides: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    """A DeepseekV4ForCausalLM of the tiny config with overrides, holding DeepSeek-named tensors."""
+    """Return a DeepseekV4ForCausalLM of the tiny config with overrides. `tensors` have DeepSeek's names."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # transformers' own imports warn
+        warnings.simplefilter("ignore")  # importing transformers warns
         from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
     config = DeepseekV4Config(**{k: v for k, v in (TINY | overrides).items() if k != "architectures"})
     config._attn_implementation = "eager"

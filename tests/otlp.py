@@ -1,4 +1,4 @@
-"""A real OTLP receiver: the collector's gRPC service, which keeps every span that arrives."""
+"""A real OTLP receiver: the collector's gRPC service, which keeps every span that it receives."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ Span = trace_pb2.Span
 
 @dataclass(frozen=True)
 class Received:
-    """One span and whose it is."""
+    """One span and the resource that exported it."""
 
     resource: dict[str, Any]
     span: Span
@@ -39,7 +39,7 @@ class Received:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """As plain values."""
+        """Attributes of the span as plain values."""
         return plain(self.span.attributes)
 
     @property
@@ -49,28 +49,28 @@ class Received:
 
     @property
     def id(self) -> str:
-        """In hexadecimal."""
+        """Id of the span, in hexadecimal."""
         return self.span.span_id.hex()
 
     @property
     def parent(self) -> str:
-        """Id of the parent, or empty."""
+        """Id of the parent span, in hexadecimal; empty for a root span."""
         return self.span.parent_span_id.hex()
 
     @property
     def events(self) -> list[tuple[str, dict[str, Any]]]:
-        """Names and attributes."""
+        """Names and attributes of the span's events."""
         return [(event.name, plain(event.attributes)) for event in self.span.events]
 
     @property
     def failed(self) -> bool:
-        """Its status is an error."""
+        """Whether the span's status is an error."""
         return self.span.status.code == trace_pb2.Status.STATUS_CODE_ERROR
 
 
 @dataclass
 class Receiver(pb_grpc.TraceServiceServicer):
-    """What has arrived so far."""
+    """Keeps the spans that it has received so far."""
 
     endpoint: str = ""
     requests: int = 0
@@ -78,7 +78,7 @@ class Receiver(pb_grpc.TraceServiceServicer):
     _arrived: threading.Condition = field(default_factory=threading.Condition)
 
     def Export(self, request: pb.ExportTraceServiceRequest, context: object) -> pb.ExportTraceServiceResponse:
-        """What a process sends."""
+        """Receive one export request of a process."""
         with self._arrived:
             self.requests += 1
             for group in request.resource_spans:
@@ -88,7 +88,7 @@ class Receiver(pb_grpc.TraceServiceServicer):
         return pb.ExportTraceServiceResponse()
 
     def until(self, enough: Callable[[Sequence[Received]], bool], seconds: float = 30.0) -> list[Received]:
-        """All spans, once they are enough."""
+        """Wait until the received spans are enough, and return them. Raises AssertionError after `seconds`."""
         deadline = time.monotonic() + seconds
         with self._arrived:
             while not enough(self._spans):
@@ -100,7 +100,7 @@ class Receiver(pb_grpc.TraceServiceServicer):
 
 @contextmanager
 def receiver() -> Iterator[Receiver]:
-    """A receiver on a free port of this machine."""
+    """Run a receiver on a free local port."""
     server = grpc.server(ThreadPoolExecutor(2))
     one = Receiver()
     pb_grpc.add_TraceServiceServicer_to_server(one, server)  # type: ignore[no-untyped-call]
@@ -113,7 +113,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def plain(attributes: Sequence[KeyValue]) -> dict[str, Any]:
-    """Attributes as a dict of Python's own values."""
+    """Return attributes as a dict of Python values."""
     return {pair.key: _value(pair.value) for pair in attributes}
 
 

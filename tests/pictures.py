@@ -1,6 +1,6 @@
-"""Takes the pictures of the page and of `v4serve top` that the documents show, from a router that runs under load.
+"""Takes the pictures of the page and of `v4serve top` for the documents, from a router that runs under load.
 
-v4serve local --config FILE &    # what is to be seen
+v4serve local --config FILE &    # the deployment to show
 v4serve load --seconds 180 &
 python -m tests.pictures http://127.0.0.1:8000
 """
@@ -20,11 +20,11 @@ from v4_cli.top import fetch_facts
 from v4_cli.top_view import frame
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-_SECONDS = 90  # that the page draws before its picture is taken
+_SECONDS = 90  # for which the page collects data before its picture is taken
 
 
 async def page(one: Browser, url: str, name: str, width: int, height: int, **options: Any) -> None:
-    """The page in a window of so many pixels."""
+    """Take a picture of the page in a window of `width` by `height` pixels."""
     context = await one.new_context(viewport={"width": width, "height": height}, **options)
     shown = await context.new_page()
     await shown.goto(url)
@@ -33,7 +33,10 @@ async def page(one: Browser, url: str, name: str, width: int, height: int, **opt
 
 
 def top(url: str) -> None:
-    """A frame of 80 columns, as SVG without anything from elsewhere; its window is the one that the pages looked at."""
+    """Write a frame of `v4serve top`, 80 columns wide, as an SVG that loads nothing from other servers.
+
+    It shows the same time window as the pictures of the page.
+    """
     with open(os.devnull, "w") as nowhere:
         console = Console(width=80, record=True, file=nowhere, force_terminal=True, color_system="truecolor")
         console.print(frame(url, fetch_facts(url), 80))
@@ -43,7 +46,7 @@ def top(url: str) -> None:
 
 
 async def main(url: str) -> None:
-    """All of them."""
+    """Take all pictures."""
     IMAGES.mkdir(exist_ok=True)
     async with browser() as one:
         await asyncio.gather(

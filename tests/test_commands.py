@@ -1,4 +1,4 @@
-"""Commands in documents are right as they stand: their files, flags, settings and names exist."""
+"""Commands in documents work as they are written: their files, flags, settings and names exist."""
 
 import json
 import re
@@ -25,7 +25,7 @@ EXAMPLE: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "demo.yaml").read_
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Document, and the words of each command in it; a pipe, a redirection or a substitution ends one."""
+    """Yield the document and the words of each command, up to a pipe, a redirection or an ampersand."""
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8").replace("\\\n", " ")
         for line in re.findall(r"^    (?:\w+=\$\()?((?:kubectl|helm|docker|v4serve) .*)$", text, re.MULTILINE):
@@ -38,17 +38,17 @@ ALL = list(commands())
 
 
 def of(*start: str) -> list[list[str]]:
-    """Commands that start so."""
+    """Return the commands that start with these words."""
     return [words for _, words in ALL if words[: len(start)] == list(start)]
 
 
 def after(words: Sequence[str], *names: str) -> list[str]:
-    """Values of an option in a command."""
+    """Return the values of an option in a command."""
     return [value for name, value in pairwise(words) if name in names]
 
 
 def v4d(change: dict[str, Any]) -> Any:
-    """The example with a change."""
+    """Return the example V4Deployment with a change."""
     obj = merged(EXAMPLE, change)
     obj["metadata"] |= {"namespace": "default", "uid": "u", "generation": 1}
     return parse(obj)
@@ -66,7 +66,7 @@ def test_files_exist() -> None:
     assert not [file for file in files if not (ROOT / file).exists()]
 
 
-def test_patches_give_what_can_be_followed() -> None:
+def test_patches_give_valid_specs() -> None:
     patches = [json.loads(patch) for words in of("kubectl", "patch") for patch in after(words, "-p")]
     assert patches
     for patch in patches:

@@ -13,7 +13,7 @@ _NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
 def functions(file: str) -> set[str]:
-    """Of a test module."""
+    """Return the names of the functions of a test module."""
     return set(_FUNCTION.findall((TESTS / file).read_text(encoding="utf-8")))
 
 
@@ -22,7 +22,7 @@ def test_each_is_held_by_tests_that_exist(row: list[str]) -> None:
     reported, symptom, holds = row
     assert reported
     assert symptom
-    assert _NAMED.sub("", holds).strip(", ") == "", "nothing but tests, each `file.py::test_name`"
+    assert _NAMED.sub("", holds).strip(", ") == "", "the column may only name tests, each as `file.py::test_name`"
     for file, name in _NAMED.findall(holds):
         assert name in functions(file), f"{file}::{name}"
 

@@ -19,8 +19,8 @@ from tests.cluster.dockerfile import ROOT
 IMAGES = ("router", "worker")
 _DESCRIBING = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
 
-_ROUTER = ("v4_router.server", "v4_router.detokenizer")  # of `v4serve local` and `generate`
-# What runs in each image; its other modules may lack what they import.
+_ROUTER = ("v4_router.server", "v4_router.detokenizer")  # which `v4serve local` and `generate` import
+# The modules that run in each image. The packages that other modules import may be missing.
 _PROCESSES = {
     "router": ("v4_core", "v4_router", "v4_operator", "v4_cli.main"),
     "worker": ("v4_core", "v4_engine", "v4_kvtransfer", "v4_worker", "v4_prefill", "v4_decode", "v4_cli", *_ROUTER),
@@ -28,7 +28,7 @@ _PROCESSES = {
 _IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 absent, names = json.loads(sys.argv[1])
-sys.modules.update(dict.fromkeys(absent))  # an import of these raises ModuleNotFoundError
+sys.modules.update(dict.fromkeys(absent))  # importing one of these raises ModuleNotFoundError
 for name in names:
     module = importlib.import_module(name)
     for found in pkgutil.walk_packages(getattr(module, "__path__", ()), name + "."):
@@ -38,12 +38,12 @@ for name in names:
 
 @cache
 def project() -> dict[str, Any]:
-    """pyproject.toml."""
+    """Return the content of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def distributions(requirement: Requirement) -> set[str]:
-    """The names of what pip installs for it."""
+    """Return the names of the distributions that pip installs for a requirement."""
     found, open_ = set[str](), {(canonicalize_name(requirement.name), extra) for extra in ["", *requirement.extras]}
     done = set[tuple[str, str]]()
     while open_:
@@ -59,7 +59,7 @@ def distributions(requirement: Requirement) -> set[str]:
 
 @cache
 def installed(image: str) -> frozenset[str]:
-    """The names of what an image holds beside its base."""
+    """Return the names of the distributions that an image adds to its base."""
     extras = dockerfile.stages()[f"{image}-packages"].extras()
     return frozenset(distributions(Requirement(f"v4serve[{','.join(extras)}]")))
 
@@ -94,11 +94,11 @@ def test_containers_are_restricted(image: str) -> None:
     assert stage.entrypoint() == ["v4serve"]
     environment = stage.pairs("ENV")
     assert environment["HOME"] == "/tmp"
-    assert environment["LOGNAME"], "without an entry in /etc/passwd, a user's name is asked for in vain"
+    assert environment["LOGNAME"], "the user has no entry in /etc/passwd, so looking up its name would fail"
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_labels_tell_the_truth(image: str) -> None:
+def test_labels_match_the_project(image: str) -> None:
     labels = {name.rpartition(".")[2]: value for name, value in dockerfile.stages()[image].pairs("LABEL").items()}
     assert labels["version"] == project()["project"]["version"]
     assert labels["licenses"] == project()["project"]["license"]

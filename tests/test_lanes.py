@@ -1,4 +1,4 @@
-"""Lanes of `make test` hold together what shares something costly."""
+"""The lanes of `make test` keep tests together that share an expensive fixture."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def test_the_group_of_a_test_is_known_to_the_lanes(request: pytest.FixtureRequest) -> None:
-    """pytest-xdist reads it from the id of a test; where it is missing, each test is dealt out by itself."""
+    """pytest-xdist reads the group from the id of a test. Without it, every test would be distributed on its own."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         assert request.node.nodeid.endswith("@tests/test_lanes.py")
     (group,) = [mark.args[0] for mark in request.node.iter_markers("xdist_group")]

@@ -1,4 +1,4 @@
-"""What the repository as a whole promises: its folders, its documents, its generated files."""
+"""Rules for the repository as a whole: its folders, its documents, its generated files."""
 
 import re
 import subprocess
@@ -14,12 +14,12 @@ from v4_worker.config import WorkerConfig
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
-# `folder/file.ext` or `folder/`, in backticks: what a document says of the tree.
+# `folder/file.ext` or `folder/`, in backticks: a path that a document names.
 _NAMED_PATH = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+\.\w+)?)`")
 
 
 def test_operator_is_no_package() -> None:
-    """It would shadow the standard library's `operator` for every Python started in the root."""
+    """A package would shadow the standard library's `operator` for every Python that is started in the root."""
     assert not (ROOT / "operator" / "__init__.py").exists()
 
 
@@ -32,7 +32,7 @@ def test_folders_hold_one_package_each_and_are_none_themselves() -> None:
 
 
 def test_every_package_is_shipped_checked_and_layered() -> None:
-    """A component that is missing from one of these lists is silently left out there."""
+    """A component that is missing from one of these lists would silently be left out."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = sorted(str(init.parent.relative_to(ROOT)) for init in ROOT.glob("*/v4_*/__init__.py"))
     folders = {package.partition("/")[0] for package in packages}
@@ -43,7 +43,7 @@ def test_every_package_is_shipped_checked_and_layered() -> None:
 
 
 def test_every_folder_of_tests_is_a_package() -> None:
-    """Two test files of one name, and a folder named like a module, need it."""
+    """Packages allow two test files of one name, and a folder that is named like a module."""
     folders = {file.parent for file in (ROOT / "tests").rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 

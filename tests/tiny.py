@@ -20,12 +20,12 @@ TINY: dict[str, Any] = DEEPSEEK | {
 
 
 def tiny_config(**overrides: Any) -> ModelConfig:
-    """The tiny model's config with fields of config.json overridden."""
+    """Return the tiny model's config with overridden fields of config.json."""
     return ModelConfig.from_dict(TINY | overrides)
 
 
 def tiny_tensors(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Random weights under DeepSeek's names; sinks, biases, ape and tid2eid are random too."""
+    """Return random weights by DeepSeek's names. Sinks, biases, ape and tid2eid are random too."""
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
     for name, shape in expected_shapes(config).items():
@@ -45,7 +45,7 @@ def tiny_tensors(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.
 
 
 def tiny_checkpoint(path: Path, seed: int = 0, **overrides: Any) -> Path:
-    """Write a checkpoint folder in DeepSeek's spelling and return it."""
+    """Write a checkpoint folder with DeepSeek's names and return its path."""
     path.mkdir(parents=True, exist_ok=True)
     data = TINY | overrides
     (path / "config.json").write_text(json.dumps(data))

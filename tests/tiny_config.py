@@ -1,4 +1,4 @@
-"""One tiny model's `config.json` as DeepSeek spells it and as transformers 5.24 saves it: the same model."""
+"""The `config.json` of one tiny model, as DeepSeek writes it and as transformers 5.24 saves it."""
 
 from typing import Any
 

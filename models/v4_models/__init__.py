@@ -1,4 +1,4 @@
-"""The models that ship with the repository: where their folders lie, and nothing about how to run them."""
+"""The models that ship with the repository. This package only knows the paths of their folders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pathlib import Path
 from typing import Final
 
 DEMO_MODEL: Final[Path] = Path(__file__).parent / "demo"
-"""A trained model of V4's architecture with 4.9 M parameters: DeepSeek's names and keys, a tokenizer, a card."""
+"""A trained model of V4's architecture with 4.9 M parameters, with a tokenizer and a model card."""
 
 __all__ = ["DEMO_MODEL"]

@@ -1,4 +1,4 @@
-"""A whole local deployment over a tiny random model in fp64, so that no rounding can choose another token."""
+"""A complete local deployment of a tiny random model, in fp64 so that rounding cannot change a token."""
 
 import json
 from pathlib import Path
@@ -19,31 +19,31 @@ from v4_engine.sequence import Request
 
 
 def model_folder(folder: Path) -> Path:
-    """Checkpoint and tokenizer."""
+    """Write a checkpoint with a tokenizer and return its folder."""
     return write_model(tiny_checkpoint(folder / "tiny"))
 
 
 def local(model: Path, prefill: int = 1, decode: int = 1, **worker: Any) -> LocalDeployment:
-    """A deployment whose workers compute in fp64; its processes are forked."""
+    """Return a deployment of forked processes whose workers compute in fp64."""
     settings = {"memory": "64MB", "threads": 1, "max_sequences": 40} | worker
     return ForkedDeployment(LocalConfig(model, prefill, decode, 0, "cpu", "fp64", "fp64", settings))
 
 
 def reference_engine(model: Path) -> Engine:
-    """The same model offline."""
+    """Return an offline engine with the same model."""
     options = EngineOptions(device="cpu", dtype="fp64", cache_bytes=64 << 20, max_sequences=8)
     return load_engine(model, options).engine
 
 
 def reference(engine: Engine, ids: list[int], max_tokens: int, sampling: Sampling, n: int = 1) -> list[list[int]]:
-    """Offline output of every choice, stopping at end-of-sequence."""
+    """Return the offline output of every choice, which stops at end of sequence."""
     stop = frozenset(engine.config.eos_token_ids)
     request = Request(("offline", 0), "whole", ids, n=n, max_tokens=max_tokens, sampling=sampling, stop_ids=stop)
     return [list(output) for output in output_ids(engine, request)]
 
 
 async def held(url: str) -> dict[str, float]:
-    """Sums over all workers that are up of what is in use."""
+    """Return the sums of blocks, tails, leases and requests that all workers hold which are up."""
     async with httpx.AsyncClient() as client:
         workers = (await client.get(f"{url}/fleet")).json()["workers"]
     loads = [worker["load"] for worker in workers if worker["up"]]
@@ -52,5 +52,5 @@ async def held(url: str) -> dict[str, float]:
 
 
 def dumps(value: object) -> str:
-    """For messages of assertions."""
+    """Format a value for messages of assertions."""
     return json.dumps(value, sort_keys=True)

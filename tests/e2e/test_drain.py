@@ -1,4 +1,4 @@
-"""Workers told to stop under load: every stream goes on to its end with the right tokens, nothing stays held."""
+"""Workers are terminated under load: every stream completes with the right tokens, and all memory is freed."""
 
 import asyncio
 import signal
@@ -24,18 +24,18 @@ STREAMS = 6
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model's folder."""
+    """The folder of the tiny model."""
     return model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def offline(model: Path) -> Engine:
-    """What answers are compared with."""
+    """The offline engine whose output answers are compared with."""
     return reference_engine(model)
 
 
 class Stream:
-    """One greedy stream, and which workers it began on."""
+    """One greedy stream, and the workers that it started on."""
 
     def __init__(self, number: int, length: int, max_tokens: int) -> None:
         self.ids = [(number * 31 + i) % 380 + 2 for i in range(length)]
@@ -44,7 +44,7 @@ class Stream:
         self.route: dict[str, str] = {}
 
     async def run(self, client: AsyncOpenAI) -> None:
-        """To its end."""
+        """Send the request and collect its tokens until the stream ends."""
         raw = await client.completions.with_raw_response.create(
             model="tiny",
             prompt=self.ids,
@@ -60,7 +60,7 @@ class Stream:
                 self.tokens += choice.token_ids or []  # type: ignore[attr-defined]
 
     def check(self, engine: Engine) -> None:
-        """The same tokens as undisturbed."""
+        """Assert that the tokens are those of an undisturbed stream."""
         request = Request(("offline", 0), "whole", self.ids, max_tokens=self.max_tokens, sampling=GREEDY)
         assert self.tokens == list(output_ids(engine, request)[0])
 
@@ -68,7 +68,7 @@ class Stream:
 async def run_while(
     deployment: LocalDeployment, streams: list[Stream], disturb: Callable[[list[Stream]], Awaitable[None]]
 ) -> None:
-    """All streams to their end, and `disturb` in their middle."""
+    """Run all streams until they end, and call `disturb` while they run."""
     async with AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         tasks = [asyncio.create_task(stream.run(client)) for stream in streams]
         await disturb(streams)
@@ -76,18 +76,18 @@ async def run_while(
 
 
 def decode_of(deployment: LocalDeployment, stream: Stream) -> int:
-    """Number of the decode worker that a stream began on."""
+    """Return the number of the decode worker that a stream started on."""
     return [deployment.addresses[f"decode-{i}"] for i in (0, 1)].index(stream.route["decode"])
 
 
 async def terminate(deployment: LocalDeployment, role: Any, index: int) -> None:
-    """SIGTERM; it ends with exit code 0."""
+    """Send a worker SIGTERM and wait until it exits with code 0."""
     await deployment.kill(role, index, signal.SIGTERM)
     assert await deployment._child(role, index).wait() == 0
 
 
 async def metric(deployment: LocalDeployment, name: str) -> float:
-    """A counter of the router."""
+    """Return the sum of a counter of the router over its labels."""
     async with httpx.AsyncClient() as client:
         text = (await client.get(f"{deployment.url}/metrics")).text
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
@@ -125,7 +125,7 @@ async def test_streams_that_a_terminated_decode_worker_hands_back_go_on_elsewher
             stream.check(offline)
         left = sum(stream.route["decode"] == streams[0].route["decode"] for stream in streams)
         assert await metric(deployment, "v4serve_migrations_total") == left
-        assert await metric(deployment, "v4serve_retries_total") == 0, "a hand-back is nobody's failure"
+        assert await metric(deployment, "v4serve_retries_total") == 0, "a stream that is handed back has not failed"
         await nothing_held(deployment.url)
 
 
@@ -133,7 +133,7 @@ async def test_a_terminated_prefill_worker_loses_no_stream(model: Path, offline:
     async with local(model, 2, 2, drain_seconds=0.5, chunk_tokens=64) as deployment:
 
         async def disturb(streams: list[Stream]) -> None:
-            await until(lambda: any(stream.tokens for stream in streams))  # others wait, compute and transfer
+            await until(lambda: any(stream.tokens for stream in streams))  # meanwhile others wait, compute or transfer
             await terminate(deployment, "prefill", 0)
 
         streams = [Stream(i, 1500 + 10 * i, 20) for i in range(2 * STREAMS)]

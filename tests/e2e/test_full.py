@@ -1,4 +1,4 @@
-"""More requests than memory: everything is served in turn, with the right tokens, and nothing stays held."""
+"""More requests than memory holds at once: all are served with the right tokens, and all memory is freed."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.e2e.deployment import local, model_folder, reference_engine
 from tests.e2e.test_local import Load, nothing_held
 
 
-async def test_a_crowd_on_one_small_pair(tmp_path: Path) -> None:
+async def test_many_requests_on_one_small_pair(tmp_path: Path) -> None:
     model = model_folder(tmp_path)
     offline = reference_engine(model)
     loads = [Load(1000 + number) for number in range(40)]

@@ -1,4 +1,4 @@
-"""A router that is killed loses its own streams and nothing else: what they held is free within two seconds."""
+"""When a router is killed, its own streams end and nothing else: their memory is free within two seconds."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ FREE_SECONDS = 2.0
 
 
 async def loads(deployment: LocalDeployment) -> dict[str, pb.Load]:
-    """Of every worker, as it says itself."""
+    """Return the load that each worker reports."""
     found = {}
     for name in ("prefill-0", "decode-0"):
         async with grpc.aio.insecure_channel(deployment.addresses[name]) as channel:
@@ -30,14 +30,14 @@ async def loads(deployment: LocalDeployment) -> dict[str, pb.Load]:
 
 
 async def ask(client: openai.AsyncOpenAI, number: int) -> None:
-    """A request that would run for minutes; its connection breaks with the router."""
+    """Send a request that would run for minutes. Its connection breaks when the router is killed."""
     body: dict[str, Any] = {"prompt": [number + 2] * 300, "max_tokens": 5000, "temperature": 0}
     with suppress(openai.APIError):
         await client.completions.create(model="tiny", **body)
 
 
 async def until_loads(deployment: LocalDeployment, condition: Any, seconds: float) -> float:
-    """Poll until the loads are so; seconds that it took."""
+    """Poll until the loads meet a condition. Returns the seconds that this took."""
     began = time.monotonic()
     while not condition(now := await loads(deployment)):
         assert time.monotonic() - began < seconds, f"still: {now}"
@@ -52,7 +52,7 @@ async def test_what_a_killed_router_held_is_free_within_two_seconds(tmp_path: Pa
     ):
         tasks = [asyncio.create_task(ask(client, number)) for number in range(5)]
 
-        def full(now: dict[str, pb.Load]) -> bool:  # streams on decode; parked caches and a queue on prefill
+        def full(now: dict[str, pb.Load]) -> bool:  # decode has streams, prefill has parked caches and a queue
             prefill, decode = now["prefill-0"], now["decode-0"]
             return decode.tails_used == 2 and prefill.leases == 2 and prefill.waiting > 0
 

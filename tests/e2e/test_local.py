@@ -1,4 +1,4 @@
-"""`v4serve local` as users have it: real processes, the official client, failures in the middle."""
+"""`v4serve local` as users run it: real processes, the official client, and failures under load."""
 
 import asyncio
 import random
@@ -21,32 +21,32 @@ REQUESTS = 50
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model's folder."""
+    """The folder of the tiny model."""
     return model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
 def offline(model: Path) -> Engine:
-    """What answers are compared with."""
+    """The offline engine whose output answers are compared with."""
     return reference_engine(model)
 
 
 @pytest.fixture
 async def deployment(model: Path) -> AsyncIterator[LocalDeployment]:
-    """Two prefill and two decode workers."""
+    """A deployment of two prefill and two decode workers."""
     async with local(model, 2, 2) as running:
         yield running
 
 
 @pytest.fixture
 async def started(model: Path) -> AsyncIterator[LocalDeployment]:
-    """The same, of processes that are started as users start them."""
+    """The same deployment, with processes that are started as users start them, not forked."""
     async with LocalDeployment(local(model, 2, 2).config) as running:
         yield running
 
 
 class Load:
-    """One mixed request and what became of it."""
+    """One random request and its result."""
 
     def __init__(self, number: int) -> None:
         rng = random.Random(number)
@@ -63,7 +63,7 @@ class Load:
         self.refused = False
 
     async def run(self, client: AsyncOpenAI) -> None:
-        """Send it; some clients leave in the middle."""
+        """Send the request. Some clients disconnect before the end."""
         arguments = {
             "model": "tiny",
             "prompt": self.ids,
@@ -90,12 +90,12 @@ class Load:
             self.refused = True
 
     def take(self, choice: object) -> None:
-        """Add a choice's tokens."""
+        """Add the tokens of a choice."""
         self.tokens += choice.token_ids or []  # type: ignore[attr-defined]
         self.finish = choice.finish_reason or self.finish  # type: ignore[attr-defined]
 
     def check(self, engine: Engine) -> None:
-        """No wrong token, and all of them unless the client left."""
+        """Assert that no token is wrong, and that none is missing unless the client disconnected."""
         sampling = Sampling(temperature=self.temperature, seed=self.seed)
         expected = reference(engine, self.ids, self.max_tokens, sampling)[0]
         if self.leaves or self.refused:
@@ -106,7 +106,7 @@ class Load:
 
 
 async def nothing_held(url: str) -> None:
-    """Every block, tail and lease comes back."""
+    """Wait until every block, tail and lease is free."""
     end = time.monotonic() + 30
     while any((sums := await held(url)).values()) or not sums:
         assert time.monotonic() < end, f"still held: {sums}"

@@ -1,4 +1,4 @@
-"""One trace per request over real processes, as a real OTLP receiver gets it; and what they log, as JSON."""
+"""One trace per request over real processes, as a real OTLP receiver receives it, and their JSON logs."""
 
 import asyncio
 import json
@@ -19,20 +19,20 @@ from tests.otlp import Received, Receiver, Span
 from v4_cli.local import LocalDeployment
 
 TRACE, CLIENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-PROMPT = [(7 * i) % 380 + 2 for i in range(600)]  # two whole blocks and a part
+PROMPT = [(7 * i) % 380 + 2 for i in range(600)]  # two complete blocks and an open one
 ROOT = "text_completion tiny"
 BODY = {"model": "tiny", "prompt": PROMPT, "max_tokens": 6, "temperature": 0.0, "seed": 1, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model's folder."""
+    """The folder of the tiny model."""
     return model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """That the environment of the processes names."""
+    """A receiver that the environment of the processes names."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
     with otlp.receiver() as one:
@@ -43,7 +43,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @dataclass
 class Log:
-    """What the processes wrote."""
+    """The lines that the processes logged."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
 
@@ -51,31 +51,31 @@ class Log:
         self.lines.append((process, line))
 
     def entries(self) -> list[dict[str, Any]]:
-        """Of all processes but the supervisor."""
+        """Return the log entries of all processes except the supervisor."""
         return [json.loads(line) for process, line in self.lines if process != "v4serve"]
 
 
 @pytest.fixture
 def log() -> Log:
-    """Of the deployment."""
+    """The log of the deployment."""
     return Log()
 
 
 @pytest.fixture
 async def deployment(model: Path, receiver: Receiver, log: Log) -> AsyncIterator[LocalDeployment]:
-    """Two workers of each role."""
+    """A deployment of two workers of each role."""
     config = replace(local(model, 2, 2).config, log_format="json")
     async with ForkedDeployment(config, log=log) as running:
         yield running
 
 
 async def until(receiver: Receiver, enough: Callable[[Sequence[Received]], bool]) -> list[Received]:
-    """The spans once they are enough."""
+    """Return the received spans as soon as they are enough."""
     return await asyncio.to_thread(receiver.until, enough)
 
 
 def named(spans: Sequence[Received], name: str) -> list[Received]:
-    """In the order of their beginnings."""
+    """Return the spans of a name in the order of their start times."""
     return sorted((one for one in spans if one.name == name), key=lambda one: one.span.start_time_unix_nano)
 
 
@@ -108,10 +108,10 @@ async def test_a_request_is_one_trace_over_all_processes(
 
 
 def check_order(root: Received, spans: Sequence[Received]) -> None:
-    """Each within the request; on each worker one behind the other."""
+    """Assert that each span is within the request's, and that the spans of a worker follow each other."""
     times = {one.name: (one.span.start_time_unix_nano, one.span.end_time_unix_nano) for one in spans}
     start, end = times[root.name]
-    slack = 50_000_000  # the router writes its last line while the worker ends its span
+    slack = 50_000_000  # ns; the router may end its span while the worker ends its own
     assert all(start <= begin <= over <= end + slack for begin, over in times.values())
     assert times["queue"][1] == times["prefill"][0]
     assert times["transfer"][1] == times["decode"][0]
@@ -154,7 +154,7 @@ def check_workers(spans: Sequence[Received], id_: str, deployment: LocalDeployme
     assert moved["v4serve.bytes"] > 0
     assert moved["v4serve.wait_seconds"] >= 0
     assert moved["v4serve.source"] == by_name["prefill"]["v4serve.worker"]
-    assert by_name["decode"]["v4serve.generated_tokens"] == 5, "the first one is prefill's"
+    assert by_name["decode"]["v4serve.generated_tokens"] == 5, "the first token comes from prefill"
     assert by_name["decode"]["v4serve.end"] == "finished"
 
 
@@ -188,30 +188,30 @@ async def test_a_request_that_moves_shows_every_attempt(deployment: LocalDeploym
     lost, other = way["decode"], deployment.addresses[f"decode-{1 - index}"]
     assert happened.index(("placed", lost, "")) < happened.index(("failed", lost, "lost"))
     assert happened.index(("failed", lost, "lost")) < happened.index(("placed", other, ""))
-    [decode] = named(spans, "decode")  # the dead worker's own are lost with it
+    [decode] = named(spans, "decode")  # the killed worker's spans are lost
     assert decode.attributes["v4serve.worker"] == other
     assert (decode.attributes["v4serve.end"], root.failed) == ("finished", False)
 
 
-async def test_how_requests_end_badly(deployment: LocalDeployment, receiver: Receiver) -> None:
+async def test_spans_of_refused_and_cancelled_requests(deployment: LocalDeployment, receiver: Receiver) -> None:
     long = {**BODY, "max_tokens": 400, "stream": True}
     chat = {"model": "tiny", "messages": [{"role": "user", "content": "the cat"}], "max_tokens": 10**6}
     async with httpx.AsyncClient(base_url=deployment.url, timeout=120) as client:
         assert (await client.post("/v1/chat/completions", json=chat)).status_code == 400
         async with client.stream("POST", "/v1/completions", json=long) as answer:
             lines = answer.aiter_lines()
-            for _ in range(20):  # beyond the first tokens, which come from prefill
+            for _ in range(20):  # past the first token, which comes from prefill
                 await anext(lines)
     spans = await until(receiver, lambda all_: bool(named(all_, ROOT) and named(all_, "decode")))
     [refused], [left], [decode] = named(spans, "chat tiny"), named(spans, ROOT), named(spans, "decode")
     assert (refused.attributes["error.type"], refused.attributes["http.response.status_code"]) == ("400", 400)
-    assert not refused.failed, "a client's fault is no error of the server"
+    assert not refused.failed, "a client's mistake is not an error of the server"
     assert left.attributes["error.type"] == "client_gone"
     assert not left.failed
     assert (decode.parent, decode.attributes["v4serve.end"], decode.failed) == (left.id, "cancelled", False)
 
 
-async def test_what_no_worker_can_do_is_an_error(deployment: LocalDeployment, receiver: Receiver) -> None:
+async def test_a_request_without_workers_is_an_error(deployment: LocalDeployment, receiver: Receiver) -> None:
     for role in ("prefill", "decode"):
         for index in (0, 1):
             await deployment.kill(role, index)
@@ -223,7 +223,7 @@ async def test_what_no_worker_can_do_is_an_error(deployment: LocalDeployment, re
     assert root.span.status.message == answer.json()["error"]["message"]
 
 
-async def test_whom_the_client_did_not_sample_is_not_traced(deployment: LocalDeployment, receiver: Receiver) -> None:
+async def test_an_unsampled_request_has_no_trace(deployment: LocalDeployment, receiver: Receiver) -> None:
     async with httpx.AsyncClient(base_url=deployment.url) as client:
         for trace, flags in (("1" * 32, "00"), (TRACE, "01")):
             headers = {"traceparent": f"00-{trace}-{CLIENT}-{flags}"}
