@@ -1,4 +1,4 @@
-"""From a checkpoint folder to an engine: types, formats and sizes chosen, weights read, cache allocated."""
+"""From a checkpoint folder to an engine: chooses types, formats and sizes, reads weights, allocates the cache."""
 
 import sys
 from collections.abc import Callable
@@ -20,17 +20,17 @@ from v4_engine.stores import CacheMemory
 from v4_engine.weights import hashed, read
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
-_CPU_CACHE_BYTES = 1 << 30  # or what one sequence takes, if that is more
-_LEAST_TOKENS = 2  # one in, one out
-_GPU_SHARE = 0.85  # of what is free once the weights are loaded; the rest is workspace
+_CPU_CACHE_BYTES = 1 << 30  # the default on a CPU, unless one sequence needs more
+_LEAST_TOKENS = 2  # one of prompt and one of output
+_GPU_SHARE = 0.85  # of the memory that is free after the weights are loaded; the rest is workspace
 
-# Every choice of this engine that changes stored values; state moves only between equal ones (reference 10).
+# Every choice of this engine that affects stored values. Caches are exchanged only if all are equal (reference 10).
 CHOICES = {"hadamard": "off", "activation_round_trip": "off", "rounding": "when made"}
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What may be chosen; "auto" and 0 follow the checkpoint and the device."""
+    """The settings of an engine. "auto" and 0 mean: chosen by checkpoint and device."""
 
     device: str = "auto"
     dtype: str = "auto"
@@ -47,14 +47,17 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An engine and what others must know of it."""
+    """An engine and the fingerprint by which workers check that they can exchange caches."""
 
     engine: Engine
     fingerprint: str
 
 
 def load_engine(path: Path, options: EngineOptions, progress: Callable[[int, int], None] | None = None) -> Loaded:
-    """Load a checkpoint. `progress(done, total)` counts weight bytes. Raises ConfigError."""
+    """Load a checkpoint into an engine. `progress(done, total)` counts bytes of weights.
+
+    Raises ConfigError if the checkpoint or the options cannot be used.
+    """
     config = ModelConfig.from_path(path)
     device = _device(options.device)
     dtype = config.dtype if options.dtype == "auto" else options.dtype
@@ -63,7 +66,7 @@ def load_engine(path: Path, options: EngineOptions, progress: Callable[[int, int
     storage = dtype if options.format == "auto" else options.format
     index = storage if options.index_format == "auto" else options.index_format
     geometry = CacheGeometry(config, storage, index)
-    for name in (storage, index):  # before the weights are read, which may take minutes
+    for name in (storage, index):  # checked before the weights are read, which may take minutes
         if name not in _DTYPES:
             raise ConfigError(f"{name} storage is not supported yet: use bf16, fp32 or fp64")
     digests: dict[str, TensorDigest] = {}
@@ -83,7 +86,7 @@ def _device(name: str) -> torch.device:
 def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple[CacheMemory, SchedulerConfig]:
     tails = o.max_sequences + SchedulerConfig.scratch_tails
     least = g.least_slots(o.max_model_len or _LEAST_TOKENS) * g.slab_bytes + tails * g.tail_bytes
-    size = o.cache_bytes or _own_choice(device, least)
+    size = o.cache_bytes or _default_bytes(device, least)
     slots = o.slots or (size - tails * g.tail_bytes) // g.slab_bytes
     scheduling = SchedulerConfig(
         max_sequences=o.max_sequences,
@@ -96,11 +99,14 @@ def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple
 
 
 def _max_model_len(g: CacheGeometry, o: EngineOptions, slots: int, size: int) -> int:
-    """As asked, or what the slots hold. Raises ConfigError, naming what it takes, where that cannot be."""
+    """Return the max_model_len of the options, or what the slots hold.
+
+    Raises ConfigError, which names the memory that is needed, if the slots hold less.
+    """
     room = (slots - g.least_slots(0)) * BLOCK_TOKENS
     length = o.max_model_len or min(g.config.max_position, room)
     if length > g.config.max_position:
-        raise ConfigError(f"max_model_len is {length}, the model was made for {g.config.max_position} tokens")
+        raise ConfigError(f"max_model_len is {length}, but the model supports at most {g.config.max_position} tokens")
     if _LEAST_TOKENS <= length <= room:
         return length
     length = max(length, _LEAST_TOKENS)
@@ -127,8 +133,8 @@ def _too_few_bytes(g: CacheGeometry, o: EngineOptions, size: int, length: int) -
     )
 
 
-def _own_choice(device: torch.device, least: int) -> int:
-    """Bytes of cache where none were asked for; on a CPU at least what one sequence takes."""
+def _default_bytes(device: torch.device, least: int) -> int:
+    """Return the bytes of cache to use by default, on a CPU at least those of one sequence."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
     return max(_CPU_CACHE_BYTES, least)
@@ -138,7 +144,7 @@ def _memory(g: CacheGeometry, slots: int, tails: int, device: torch.device) -> C
     size = slots * g.slab_bytes + tails * g.tail_bytes
     try:
         if size > sys.maxsize:
-            raise RuntimeError("more than an address can name")
+            raise RuntimeError("more bytes than an address can name")
         return CacheMemory(g, slots, tails, device)
-    except RuntimeError as error:  # torch has no other for memory that cannot be had
-        raise ConfigError(f"this machine does not give {size} B of cache memory: ask for less") from error
+    except RuntimeError as error:  # torch has no specific error for a failed allocation
+        raise ConfigError(f"this machine cannot allocate {size} B of cache memory: configure less") from error
