@@ -99,8 +99,7 @@ class Ours:
 
 
 class Theirs:
-    """transformers' own model with the same weights, eager attention and the chunk size at which it prefills
-    fastest."""
+    """transformers' own model with the same weights, eager attention and its fastest prefill chunk."""
 
     name = "transformers"
     chunk = 256

@@ -76,8 +76,7 @@ def build_model() -> DeepseekV4ForCausalLM:
 
 
 def initialise(name: str, tensor: Tensor) -> None:
-    """Initialise tensors that transformers leaves at zero, and hyper-connections so that they nearly pass streams
-    through."""
+    """Initialise what transformers leaves at zero, and let hyper-connections nearly pass streams through."""
     if name.endswith("tid2eid"):
         tensor.copy_(torch.rand(tensor.shape[0], 8).argsort(dim=1)[:, : tensor.shape[1]])
     elif name.endswith(("sinks", "position_bias", "e_score_correction_bias")):

@@ -24,8 +24,8 @@ def resume(matched: int, checkpoint: int, layers: int, window: int) -> Resume:
 
     A `checkpoint` of 0 means that there is none. The prompt resumes at the checkpoint, or by a replay if the replay
     starts later. Either way the tokens up to `matched` are computed again for the tail alone, since their entries
-    exist. A replay of layers*(window-1) tokens is exact, and a shorter one is not (reference 5.6), except from position
-    0.
+    exist. A replay is exact if it has layers*(window-1) tokens or starts at position 0; a shorter one is not (reference
+    5.6).
     """
     replay = max(0, matched - layers * (window - 1))
     if checkpoint >= replay:

@@ -171,8 +171,10 @@ class Engine:
                 events.append(Progress(sequence.request, tuple(sequence.slots), sequence.named))
 
     def _emit(self, logits: torch.Tensor, ready: list[tuple[int, Sequence]], events: list[Event]) -> None:
-        """Sample the next token of every sequence in `ready`, whose tokens are all computed: (row of logits,
-        sequence)."""
+        """Sample the next token of every sequence in `ready`, whose tokens are all computed.
+
+        `ready` has pairs (row of logits, sequence).
+        """
         rows: list[int] = []
         draws: list[Draw] = []
         owners: list[tuple[list[Sequence], int]] = []

@@ -30,8 +30,10 @@ class V4Model:
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs) -> Tensor:
-        """Run the step's tokens, updating the cache. Returns logits [slices, vocab] in `acc` of each slice's last
-        token."""
+        """Compute the step's tokens and update the cache.
+
+        Returns logits [slices, vocab] in `acc` of each slice's last token.
+        """
         c, k, p = self.config, self._kernels, self._params
         angles = {compressed: self._angles(inputs, compressed) for compressed in {bool(r) for r in c.ratios}}
         streams = p.embed[inputs.ids].unsqueeze(1).repeat(1, c.hc_mult, 1)

@@ -25,8 +25,10 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Compressor:
-    """One compressor of width w. Its rows of the stacked state projection are [kv, score] of each half of the
-    channels."""
+    """One compressor of width w.
+
+    Its rows of the stacked state projection are [kv, score] of each half of the channels.
+    """
 
     ape: Tensor  # [ratio, c*2w] acc; the kv columns are zero, so that it can be added to a state row
     norm: Tensor  # [w] acc
@@ -96,8 +98,10 @@ class _Builder:
         return stacked
 
     def hyper(self, prefix: str, groups: tuple[int, ...], columns: int) -> Hyper:
-        """Allocate a hyper-connection. The checkpoint has one scale per group of fn's rows; here every row has its
-        own."""
+        """Allocate a hyper-connection.
+
+        The checkpoint has one scale per group of fn's rows; here every row has its own.
+        """
         outputs = sum(groups)
         scale = torch.empty(outputs, dtype=self.acc, device=self.device)
         self.spread[prefix + "scale"] = scale.split(groups)
@@ -190,6 +194,6 @@ def build(
         view.copy_(tensor.view(view.shape))
         if name.endswith("tid2eid") and not 0 <= int(view.min()) <= int(view.max()) < config.n_routed_experts:
             raise WeightsError(f"{name} names experts outside 0..{config.n_routed_experts - 1}")
-    if lost := sorted(builder.views.keys() | builder.spread.keys()):
-        raise WeightsError(f"tensors are missing: {', '.join(lost[:5])}")
+    if missing := sorted(builder.views.keys() | builder.spread.keys()):
+        raise WeightsError(f"tensors are missing: {', '.join(missing[:5])}")
     return params

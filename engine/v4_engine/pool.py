@@ -46,13 +46,13 @@ class SlotPool:
         return name in self._evicted
 
     def _evict(self, reason: Reason) -> None:
-        gone = self.tree.evict()
-        assert gone is not None
-        self._free += gone.slots
-        self.counts.evictions[gone.what, reason] += 1
-        if gone.what == "block":
-            self._evicted[gone.name] = None
-            self._evicted.move_to_end(gone.name)
+        evicted = self.tree.evict()
+        assert evicted is not None
+        self._free += evicted.slots
+        self.counts.evictions[evicted.what, reason] += 1
+        if evicted.what == "block":
+            self._evicted[evicted.name] = None
+            self._evicted.move_to_end(evicted.name)
             if len(self._evicted) > self.total:
                 self._evicted.popitem(last=False)
 
@@ -61,8 +61,10 @@ class SlotPool:
         self._free += slots
 
     def forget(self, names: Sequence[bytes]) -> None:
-        """Remove the blocks of a chain from the tree, the deepest first, unless another sequence or block needs
-        them."""
+        """Remove the blocks of a chain from the tree, the deepest first.
+
+        Blocks stay that a sequence references or that have other children.
+        """
         for name in reversed(names):
             if self.tree.removable(name):
                 self._free += self.tree.remove(name)

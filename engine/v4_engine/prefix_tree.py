@@ -65,8 +65,10 @@ class PrefixTree:
         return 0
 
     def insert(self, parent: bytes | None, name: bytes, slot: int) -> Node:
-        """Add a block that a sequence has just completed, referenced once. Its name must be new and its parent
-        known."""
+        """Add a block that a sequence has just completed, with one reference.
+
+        Its name must be new, and its parent must be in the tree.
+        """
         above = None if parent is None else self.nodes[parent]
         node = Node(name, above, slot, last_used=self._tick())
         if above is not None:

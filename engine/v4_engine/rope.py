@@ -9,8 +9,10 @@ from v4_core.config import ModelConfig
 
 
 def inverse_frequencies(config: ModelConfig, compressed: bool) -> Tensor:
-    """Return the angle per position of each channel pair, [r/2] float64: plain for SWA layers, YaRN for compressed
-    ones."""
+    """Return the angle per position of each channel pair, [r/2] float64.
+
+    Plain for SWA layers, YaRN for compressed layers.
+    """
     r = config.rope_dim
     theta = config.compress_rope_theta if compressed else config.rope_theta
     plain = theta ** (-torch.arange(0, r, 2, dtype=torch.float64) / r)

@@ -20,8 +20,10 @@ class Work:
 
     @property
     def of_prompt(self) -> bool:
-        """Whether the tokens belong to a prompt or are recomputed after preemption. Valid until the work is
-        recorded."""
+        """Whether the tokens belong to a prompt or are recomputed after preemption.
+
+        Valid until the work is recorded.
+        """
         return self.sequence.remaining > 1 or self.sequence.computed < self.sequence.request.tokens
 
 

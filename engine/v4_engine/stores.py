@@ -112,8 +112,10 @@ class CacheMemory:
             start += length
 
     def host_view(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return arena and tails as uint8 [slots, slab_bytes] and [tails, tail_bytes] that share this memory (CPU
-        only)."""
+        """Return arena and tails as uint8 arrays that share this memory (CPU only).
+
+        Shapes: [slots, slab_bytes] and [tails, tail_bytes].
+        """
         g = self.geometry
         arena = self.arena.numpy().reshape(self.slots, g.slab_bytes)
         return arena, self.tail_array.numpy().reshape(self.tails, g.tail_bytes)

@@ -122,8 +122,10 @@ def test_every_pair_of_parameters(s: Sampling) -> None:
 
 
 def test_top_p_is_a_share_of_what_top_k_keeps() -> None:
-    """Over a flat distribution, the order matters most: 8 of 100 tokens have 8 % of the mass, and 6 of them 70 % of
-    that."""
+    """The order of filters matters most over a flat distribution.
+
+    8 of 100 tokens have 8 % of the mass, and 6 of these 8 have 70 % of that.
+    """
     logits = [1 - i / 1000 for i in range(100)]
     expected = by_transformers(logits, [0], Sampling(top_k=8, top_p=0.7))
     assert sum(p > 0 for p in expected) == 6

@@ -224,8 +224,7 @@ def test_a_boundary_inside_a_replay_gets_no_checkpoint() -> None:
 
 
 def test_no_rolling_checkpoint_inside_a_replay() -> None:
-    """A continuation is past its prompt while it replays. Here one of its chunks ends at a boundary inside the
-    replay."""
+    """A continuation is past its prompt while it replays; here a chunk ends at a boundary inside the replay."""
     config = tiny_config(compress_ratios=[0, 4, 128], num_hidden_layers=3, sliding_window=128)
     replay = 3 * 127
     engine = make_engine(config, chunk_tokens=1024 - (1280 - replay))

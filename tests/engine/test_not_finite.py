@@ -22,8 +22,7 @@ _TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 
 @dataclass(frozen=True)
 class Case:
-    """One operator: the row shapes of the tensors that may contain any value, and how to call the operator with
-    them."""
+    """One operator: the row shapes of the tensors that may contain any value, and how to call it."""
 
     shapes: tuple[tuple[int, ...], ...]
     call: Callable[[Kernels, tuple[Tensor, ...]], tuple[Tensor, ...]]

@@ -35,8 +35,7 @@ def drawn_of(logits: list[float], one: Draw) -> Drawn:
 
 
 def test_uniform_never_changes() -> None:
-    """A continuation on another worker or by a later version must sample the same tokens, so these values never
-    change."""
+    """These values must not change: a continuation elsewhere or by a later version samples the same tokens."""
     assert [uniform(1, 0, 0), uniform(2**64 - 1, 3, 1_000_000)] == FIXED
     assert len({uniform(s, c, p) for s in range(5) for c in range(5) for p in range(5)}) == 125
     values = [uniform(7, 0, p) for p in range(4000)]

@@ -22,8 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def compiler(fastmath: bool | set[str]) -> Callable[[F], F]:
-    """Return a decorator that compiles a loop at its first use, with numba's cache on disk if its folder is
-    writable."""
+    """Return a decorator that compiles a loop at its first use.
+
+    Compiled loops are cached on disk if numba finds a writable folder.
+    """
     _copy_from_image()
 
     def compiled(function: F) -> F:

@@ -186,8 +186,10 @@ def attend_selected(
 
 
 def _attend_two(query: Tensor, rows: Tensor, mask: Tensor, own: Tensor, own_mask: Tensor, sinks: Tensor) -> Tensor:
-    """Attention with one softmax over rows [T, K, d] of a tile, rows `own` [T, Q, E, d] of each query, and the
-    sinks."""
+    """Attention with one softmax over shared rows, own rows and the sinks.
+
+    rows [T, K, d] are shared by the queries of a tile; own [T, Q, E, d] belong to one query each.
+    """
     tiles, queries, heads, width = query.shape
     rows = rows.to(query.dtype)
     near = torch.bmm(query.reshape(tiles, queries * heads, width), rows.transpose(1, 2))
