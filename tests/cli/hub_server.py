@@ -1,4 +1,4 @@
-"""A hub of one repository on loopback: the parts of Hugging Face's API that a download asks for, and ways to fail."""
+"""A fake Hugging Face hub with one repository: the parts of the API that a download uses, and ways to fail."""
 
 import hashlib
 import json
@@ -13,20 +13,22 @@ COMMIT = "c0ffee" + "0" * 34
 
 
 def git_sha1(data: bytes) -> str:
-    """Git's name of a blob."""
+    """Returns git's object id of a blob."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
 @dataclass
 class Hub:
-    """`files` by name; weights count as stored with LFS."""
+    """`files`: content by name; weights are reported as stored with LFS."""
 
     repository: str
     files: dict[str, bytes]
-    cut_after: dict[str, int] = field(default_factory=dict)  # bytes of a file after which the first answer breaks off
-    damaged: Counter[str] = field(default_factory=Counter)  # answers of a file that are still to be wrong
-    status: int = 200  # of the API
-    page: bytes = b""  # answers everything, if given
+    cut_after: dict[str, int] = field(default_factory=dict)  # bytes by file, after which its first answer breaks off
+    damaged: Counter[str] = field(
+        default_factory=Counter
+    )  # number of further answers by file that have a wrong content
+    status: int = 200  # HTTP status of the API's answers
+    page: bytes = b""  # the answer to every request, if given
     ranges: list[tuple[str, str]] = field(default_factory=list)  # (file, Range) of every download
     address: str = ""
 
@@ -51,7 +53,7 @@ class Hub:
         self._thread.join()
 
     def index(self) -> dict[str, object]:
-        """What the API says of the repository."""
+        """Returns the API's description of the repository."""
         siblings = []
         for name, data in self.files.items():
             entry: dict[str, object] = {"rfilename": name, "size": len(data), "blobId": git_sha1(data)}
@@ -61,7 +63,7 @@ class Hub:
         return {"id": self.repository, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
 
     def tree(self) -> list[dict[str, object]]:
-        """The same as a listing of the commit."""
+        """Returns the API's listing of the commit's files."""
         entries = []
         for name, data in self.files.items():
             entry: dict[str, object] = {"type": "file", "path": name, "size": len(data), "oid": git_sha1(data)}
@@ -76,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Silent."""
+        """Logs nothing."""
 
     def do_HEAD(self) -> None:
         self._file(body=False)

@@ -1,8 +1,8 @@
-"""A process that plays a role of a deployment: `python stand_in.py ROLE SETTINGS [BEHAVIOUR]`. Real sockets, no
+"""A stand-in for a process of a deployment: `python stand_in.py ROLE SETTINGS [BEHAVIOUR]`. It has real sockets and no
 model.
 
-A worker listens on its port; the router answers /ready with 200 once it reaches every worker that it was told of, and
-whatever else it is asked with one short stream.
+A worker listens on its port. The router answers /ready with 200 once it reaches every worker of its settings, and any
+other request with one short stream.
 BEHAVIOUR makes workers misbehave.
 """
 
@@ -61,7 +61,7 @@ def _router(settings: dict[str, Any]) -> None:
                 self.wfile.write(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode())
 
         def log_message(self, *_: object) -> None:
-            """Be quiet."""
+            """Logs nothing."""
 
     class Server(http.server.ThreadingHTTPServer):
         def server_bind(self) -> None:

@@ -1,4 +1,4 @@
-"""A program in a terminal, as tests see and drive it."""
+"""Runs a program in a pseudo-terminal, for tests."""
 
 import os
 import pty
@@ -8,7 +8,7 @@ import sys
 import termios
 import threading
 
-# What a shell does before a program: the terminal that it is given is its own, so that Ctrl-C reaches it.
+# As a shell does, makes the terminal the program's controlling terminal, so that Ctrl-C reaches the program.
 _IN_TERMINAL = [
     sys.executable, "-c", "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])",
 ]  # fmt: skip
@@ -21,7 +21,7 @@ class Terminal:
         self.master, slave = pty.openpty()
         termios.tcsetwinsize(slave, (24, 80))
         self._before = termios.tcgetattr(self.master)
-        self.restored = False  # its modes are as before; known once it is closed
+        self.restored = False  # whether the terminal's modes are as before; set when it is closed
         env = {**os.environ, "TERM": "xterm-256color"}
         env.pop("NO_COLOR", None)
         self.process = subprocess.Popen([*_IN_TERMINAL, *command], stdin=slave, stdout=slave, stderr=slave, env=env)
@@ -45,7 +45,7 @@ class Terminal:
         os.write(self.master, keys)
 
     def close(self) -> int:
-        """The exit code, once it has ended."""
+        """Waits for the program's end, and returns its exit code."""
         code = self.process.wait(30)
         self._reading.join(10)
         self.restored = termios.tcgetattr(self.master) == self._before

@@ -1,4 +1,4 @@
-"""What users call the program by."""
+"""The name by which users call the program."""
 
 import os
 import sys
@@ -13,14 +13,14 @@ from v4_cli.main import run
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A program below a folder."""
+    """Creates a program in a folder."""
     path = tmp_path / "main" / ".venv" / "bin" / "v4serve"
     path.parent.mkdir(parents=True)
     path.touch()
     return path
 
 
-def test_what_is_not_on_the_path_goes_by_its_own(installed: Path, tmp_path: Path) -> None:
+def test_a_program_that_is_not_on_the_path_is_called_by_its_path(installed: Path, tmp_path: Path) -> None:
     started = str(installed)
     assert called(started, None, tmp_path / "main") == ".venv/bin/v4serve"
     assert called(".venv/bin/v4serve", None, tmp_path / "main") == ".venv/bin/v4serve"
@@ -30,7 +30,7 @@ def test_what_is_not_on_the_path_goes_by_its_own(installed: Path, tmp_path: Path
     assert called("my venv/v4serve", None, tmp_path) == "'my venv/v4serve'"
 
 
-def test_what_is_on_the_path_goes_by_its_name(installed: Path, tmp_path: Path) -> None:
+def test_a_program_on_the_path_is_called_by_its_name(installed: Path, tmp_path: Path) -> None:
     assert called(str(installed), str(installed), tmp_path) == "v4serve"
     link = tmp_path / "bin" / "v4serve"
     link.parent.mkdir()
@@ -38,11 +38,13 @@ def test_what_is_on_the_path_goes_by_its_name(installed: Path, tmp_path: Path) -
     assert called(str(link), str(link), tmp_path) == called(str(installed), str(link), tmp_path) == "v4serve"
 
 
-def test_a_module_has_no_better_name(tmp_path: Path) -> None:
+def test_a_module_is_called_by_the_name(tmp_path: Path) -> None:
     assert called("/x/v4_cli/main.py", None, tmp_path) == "v4serve"
 
 
-def test_hints_name_it(installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hints_call_the_program_by_its_path(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", [os.path.relpath(installed), "top"])
     with answering({}, 404) as url:
         assert run(["top", url]) == 1

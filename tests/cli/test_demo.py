@@ -83,5 +83,5 @@ def test_what_was_not_measured_is_not_shown() -> None:
 
 
 def test_the_prompt_is_longer_than_a_block_in_any_vocabulary() -> None:
-    """Even at six characters a token, which no small vocabulary reaches, a whole block of 256 is there to be cached."""
+    """Even with six characters per token, more than small vocabularies reach, the prompt has a block of 256 tokens."""
     assert len(MESSAGES[-1]["content"]) > 6 * 257

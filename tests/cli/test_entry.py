@@ -1,4 +1,4 @@
-"""The first moments of a process that is the first of its container."""
+"""SIGTERM during the imports of a container's first process."""
 
 import os
 import signal
@@ -14,21 +14,21 @@ _COMMAND = "from v4_cli.entry import main; main()"
 
 
 @pytest.mark.skipif(os.geteuid() != 0 and os.environ.get("CI") != "true", reason="making a PID namespace takes root")
-def test_a_stop_that_comes_while_libraries_are_imported_is_heard() -> None:
+def test_sigterm_during_imports_ends_the_process() -> None:
     inside = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", _COMMAND, "prefill", "--port", "0"]
     with subprocess.Popen(inside) as process:
         first = _until_it_listens(process.pid)
-        assert "libtorch" not in Path(f"/proc/{first}/maps").read_text(), "it listened before it imported"
+        assert "libtorch" not in Path(f"/proc/{first}/maps").read_text(), "it handles SIGTERM before it imports torch"
         os.kill(first, signal.SIGTERM)
         assert process.wait(_SECONDS) == 128 + signal.SIGTERM
 
 
 def _until_it_listens(parent: int) -> int:
-    """The process that catches SIGTERM below this one, which does not."""
+    """Returns the descendant process that handles SIGTERM."""
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
         for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
             caught = Path(f"/proc/{child}/status").read_text().partition("SigCgt:")[2].split()[0]
             if int(caught, 16) >> (signal.SIGTERM - 1) & 1:
                 return int(child)
-    raise AssertionError("nobody listened")
+    raise AssertionError("no process handles SIGTERM")

@@ -1,4 +1,4 @@
-"""`v4serve fetch` as a process against a hub on loopback: broken connections, wrong bytes, wrong names."""
+"""`v4serve fetch` as a process, with a fake hub: broken connections, wrong content, wrong names."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def fetched(into: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in into.iterdir() if path.is_file() and path.name[0] != "."}
 
 
-def test_a_checkpoint_comes_whole_and_a_second_run_brings_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_is_downloaded_completely_and_only_once(tmp_path: Path) -> None:
     with Hub("acme/model", FILES) as hub:
         first = fetch(hub, tmp_path / "m")
         assert first.returncode == 0, first.stderr
@@ -51,7 +51,7 @@ def test_a_checkpoint_comes_whole_and_a_second_run_brings_nothing(tmp_path: Path
         assert "already complete" in again.stderr
 
 
-def test_what_is_whole_stays_when_its_branch_moves_on_and_follows_another_revision(tmp_path: Path) -> None:
+def test_a_complete_checkpoint_ignores_new_commits_but_follows_another_revision(tmp_path: Path) -> None:
     into, small = tmp_path / "m", {"config.json": b"{}", "model.safetensors": b"first"}
     with Hub("acme/model", small) as hub:
         assert fetch(hub, into).returncode == 0
@@ -67,7 +67,7 @@ def test_what_is_whole_stays_when_its_branch_moves_on_and_follows_another_revisi
 
 
 @pytest.mark.parametrize("marker", ["", "[]", "{}", '{"repository": "acme/model", "commit": "c"}'])
-def test_a_marker_that_says_too_little_counts_for_nothing(tmp_path: Path, marker: str) -> None:
+def test_an_incomplete_marker_is_ignored(tmp_path: Path, marker: str) -> None:
     into = tmp_path / "m"
     into.mkdir()
     (into / MARKER).write_text(marker)
@@ -76,7 +76,7 @@ def test_a_marker_that_says_too_little_counts_for_nothing(tmp_path: Path, marker
     assert (into / "model.safetensors").exists()
 
 
-def test_a_broken_connection_is_gone_on_from_where_it_broke(tmp_path: Path) -> None:
+def test_a_download_resumes_after_a_broken_connection(tmp_path: Path) -> None:
     name = "model-00001-of-00001.safetensors"
     with Hub("acme/model", FILES, cut_after={name: 25 << 20}) as hub:
         done = fetch(hub, tmp_path / "m")
@@ -84,7 +84,7 @@ def test_a_broken_connection_is_gone_on_from_where_it_broke(tmp_path: Path) -> N
         assert fetched(tmp_path / "m")[name] == WEIGHTS
         asked = [value for file, value in hub.ranges if file == name]
         assert len(asked) == 2
-        assert int(asked[1].removeprefix("bytes=").rstrip("-")) > 0  # not from the start
+        assert int(asked[1].removeprefix("bytes=").rstrip("-")) > 0  # resumed, not started again
 
 
 def test_wrong_bytes_are_fetched_again(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_wrong_bytes_are_fetched_again(tmp_path: Path) -> None:
         assert f"{name} does not have the hash that the repository states" in done.stderr
 
 
-def test_bytes_that_stay_wrong_are_never_marked_complete(tmp_path: Path) -> None:
+def test_content_that_stays_wrong_is_never_marked_complete(tmp_path: Path) -> None:
     with Hub("acme/model", FILES, damaged=Counter({"config.json": 9})) as hub:
         done = fetch(hub, tmp_path / "m")
     assert done.returncode == 1
@@ -113,7 +113,9 @@ def test_bytes_that_stay_wrong_are_never_marked_complete(tmp_path: Path) -> None
         (("--repository", "not a name"), "is not the name of a repository: give OWNER/NAME"),
     ],
 )
-def test_what_cannot_be_found_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_a_repository_or_revision_that_does_not_exist_is_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     with Hub("acme/model", FILES) as hub:
         done = fetch(hub, tmp_path / "m", *arguments)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""`v4serve load` before real routers with fake workers."""
+"""`v4serve load` with real routers and fake workers."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def seen(*arguments: str, **env: str) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out)
 
 
-async def test_what_clients_saw_is_what_the_router_counted(deploy: Deploy) -> None:  # noqa: F811
+async def test_clients_measure_what_the_router_counts(deploy: Deploy) -> None:  # noqa: F811
     d: Deployment = await deploy(1, 1)
     d.prefill[0].remembers = True
     d.decode[0].step_seconds = 0.001
@@ -64,13 +64,13 @@ async def test_what_clients_saw_is_what_the_router_counted(deploy: Deploy) -> No
     await d.idle()
 
 
-async def test_the_address_that_clients_of_the_api_have(deploy: Deploy) -> None:  # noqa: F811
+async def test_a_url_with_v1_is_accepted(deploy: Deploy) -> None:  # noqa: F811
     d: Deployment = await deploy(0, 1)
     code, told = await seen(f"{d.url.removeprefix('http://')}/v1/", "--clients", "1", "--seconds", "0.1")
     assert (code, told["errors"], told["requests"] > 0) == (0, {}, True)
 
 
-async def test_errors_are_told_by_kind(deploy: Deploy) -> None:  # noqa: F811
+async def test_errors_are_counted_by_kind(deploy: Deploy) -> None:  # noqa: F811
     d: Deployment = await deploy(1, 1)
     d.prefill[0].refuse_always = d.decode[0].refuse_always = pb.INTERNAL
     code, told = await seen(d.url, "--clients", "1", "--seconds", "0.2")
@@ -96,7 +96,7 @@ async def test_ctrl_c_ends_it_early_with_a_summary(deploy: Deploy) -> None:  # n
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-async def test_in_a_terminal_it_tells_what_it_does_from_the_start(deploy: Deploy, flags: tuple[str, ...]) -> None:  # noqa: F811
+async def test_in_a_terminal_the_start_is_announced(deploy: Deploy, flags: tuple[str, ...]) -> None:  # noqa: F811
     d: Deployment = await deploy(0, 1)
     command = [*COMMAND, d.url.removeprefix("http://"), "--clients", "1", "--seconds", "600", *flags]
     terminal = Terminal("/bin/sh", "-c", f"exec {shlex.join(command)} > /dev/null")
@@ -108,7 +108,7 @@ async def test_in_a_terminal_it_tells_what_it_does_from_the_start(deploy: Deploy
     assert terminal.text.replace("^C", "") == said
 
 
-async def test_a_key_by_the_environment(deploy: Deploy, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_key_from_the_environment(deploy: Deploy, tmp_path: Path) -> None:  # noqa: F811
     keys = tmp_path / "keys.yaml"
     keys.write_text("sk-alice: alice\n")
     d: Deployment = await deploy(0, 1, api_keys=keys)

@@ -31,13 +31,13 @@ def play(process: Process, settings: Path) -> Sequence[str]:
 
 
 def playing(behaviour: str) -> Command:
-    """As `play`, but the workers misbehave."""
+    """Like `play`, but the workers misbehave."""
     return lambda process, settings: [*play(process, settings), behaviour]
 
 
 @dataclass
 class Lines:
-    """What a deployment logs."""
+    """Collects what a deployment logs."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ async def test_the_file_for_prometheus_names_what_was_started() -> None:
     assert not one.prometheus.exists()
 
 
-def test_people_read_one_time_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_logs_have_one_time_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr("v4serve", "ready")
     log_to_stderr("decode-0", "12:00:00 INFO v4serve.worker: ready")
     own, other = capsys.readouterr().err.splitlines()
@@ -106,7 +106,7 @@ async def test_a_death_is_reported_and_survived_until_the_last_of_a_role() -> No
         await one.kill("prefill", 0)
         await until(lambda: "prefill-0 has ended (SIGKILL)" in log.of("v4serve"))
         assert not serving.done()
-        with pytest.raises(OSError, match="in use"):  # its port is nobody else's
+        with pytest.raises(OSError, match="in use"):  # the port stays reserved
             socket.create_server((HOST, int(one.addresses["prefill-0"].rpartition(":")[2])))
         await one.kill("prefill", 1, signal.SIGTERM)
         with pytest.raises(DeploymentError, match=r"the last prefill worker has ended \(SIGTERM\)"):
@@ -165,7 +165,7 @@ async def test_stubborn_workers_and_their_children_are_killed(monkeypatch: pytes
         await until(gone(*pids))
 
 
-async def test_a_taken_port_is_told_before_anything_starts() -> None:
+async def test_a_taken_port_is_reported_before_anything_starts() -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         one = deployment(Lines(), port=port)

@@ -44,7 +44,7 @@ from v4_core.errors import ConfigError, GeometryError, RequestError
         (["generate", "--model", "m", "--prompt", "x", "--seed", "-1"], "seed is -1: give a number between 0 and"),
     ],
 )
-def test_what_a_user_got_wrong_is_one_line_and_exit_code_2(
+def test_a_users_mistake_is_one_line_and_exit_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -55,7 +55,7 @@ def test_what_a_user_got_wrong_is_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
-def test_where_the_log_is_json_the_last_line_is_too(tmp_path: Path) -> None:
+def test_with_json_logs_the_error_is_json_too(tmp_path: Path) -> None:
     flags = ["--model", str(tmp_path), "--served-name", "v4", "--decode", "a:1", "--log-format", "json"]
     command = [sys.executable, "-m", "v4_cli.main", "router", *flags]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -73,7 +73,7 @@ def test_an_unknown_key_of_a_file_names_the_nearest(tmp_path: Path, capsys: pyte
         assert capsys.readouterr().err == f"error: {file}: unknown setting {key!r}: did you mean {near!r}?\n"
 
 
-def test_a_file_that_no_worker_can_have_is_told_by_the_parent(
+def test_a_bad_worker_setting_is_reported_before_workers_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "local.yaml"
@@ -84,7 +84,7 @@ def test_a_file_that_no_worker_can_have_is_told_by_the_parent(
         assert error == f"error: {file}: worker: unknown setting 'max_sequence': did you mean 'max_sequences'?\n"
 
 
-def test_a_disk_that_takes_nothing_is_one_line(
+def test_a_full_disk_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(DEEPSEEK))
@@ -106,7 +106,7 @@ def test_help_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_is_wrapped_by_the_width_of_the_terminal_alone() -> None:
-    """Typer keeps what breaks there are in all but the first paragraph."""
+    """Typer keeps the line breaks of a docstring in all paragraphs but the first."""
     for command in app.registered_commands:
         assert command.callback is not None
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
@@ -118,7 +118,7 @@ def test_exit_codes() -> None:
     assert {kind: exit_code(kind("x")) for kind in codes} == codes
 
 
-def test_a_missing_package_is_told_with_the_extra_that_brings_it() -> None:
+def test_a_missing_package_is_reported_with_its_extra() -> None:
     with (
         pytest.raises(ConfigError, match=r"needs the package 'torch': run python -m pip install -e '.\[worker\]'"),
         needs("worker"),

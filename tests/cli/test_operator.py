@@ -15,7 +15,7 @@ IMAGES = ("--worker-image", "w:1", "--router-image", "r:1")
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[OperatorConfig, Any]]:
-    """What operators were started with, none of which runs."""
+    """The settings with which operators were started; none of them runs."""
     seen: list[tuple[OperatorConfig, Any]] = []
     monkeypatch.setattr(process, "run", lambda config, decide: seen.append((config, decide)))
     return seen

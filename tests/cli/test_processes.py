@@ -18,7 +18,7 @@ async def start(code: str, lines: list[str]) -> Child:
     return await Child.start("c", [sys.executable, "-c", code], os.environ, lines.append)
 
 
-async def test_output_is_handed_on_line_by_line() -> None:
+async def test_output_is_passed_on_line_by_line() -> None:
     lines: list[str] = []
     code = "import sys; print('a\\rb'); print('é', file=sys.stderr); print('x' * 200_000); print('end', end='')"
     one = await start(code, lines)
@@ -35,7 +35,7 @@ async def test_exit_codes_and_signals() -> None:
     other = await start("import time; time.sleep(600)", [])
     other.send(signal.SIGKILL)
     assert await other.wait() == -signal.SIGKILL
-    other.send(signal.SIGKILL)  # to the dead: nothing happens
+    other.send(signal.SIGKILL)  # to a process that has ended: no effect
 
 
 async def test_stop_asks_then_kills_at_the_deadline() -> None:
@@ -127,7 +127,7 @@ async def test_until_signal_cancels_once_and_lets_the_work_clean_up(number: sign
             os.kill(os.getpid(), number)
             return await asyncio.Event().wait()
         finally:
-            for _ in range(3):  # impatient user
+            for _ in range(3):  # as an impatient user does
                 os.kill(os.getpid(), number)
                 await asyncio.sleep(0)
             cleaned.append(True)

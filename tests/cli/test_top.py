@@ -1,4 +1,4 @@
-"""`v4serve top` before real routers with fake workers. Its frames are test_top_view.py's."""
+"""`v4serve top` with real routers and fake workers. test_top_view.py tests its frames."""
 
 import asyncio
 import http.server
@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-m", "v4_cli.main", "top"]
 
 @contextmanager
 def answering(bodies: Mapping[str, bytes], status: int = 200, port: int = 0) -> Iterator[str]:
-    """The address of what answers so, by path."""
+    """Yields the URL of a server with these answers by path."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -41,7 +41,7 @@ def answering(bodies: Mapping[str, bytes], status: int = 200, port: int = 0) -> 
             self.wfile.write(bodies.get(self.path, b""))
 
         def log_message(self, *_: object) -> None:
-            """Be quiet."""
+            """Logs nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -77,7 +77,7 @@ async def test_one_frame_of_a_router_that_works(deploy: Deploy) -> None:  # noqa
         name: float(value.replace(",", ""))
         for name, value in re.findall(r"(requests|prompt|generated) +([\d.,]+)", out)
     }
-    # Of a window of at least a second within all this; a rate is rounded to one decimal or to a whole number.
+    # Rates are over at least one second of the test's time, and rounded to one decimal or to a whole number.
     assert 0 < rates["requests"] <= requests + 0.5
     assert 0 < rates["prompt"] <= await d.metric("v4serve_prompt_tokens_total") + 0.5
     assert 0 < rates["generated"] <= await d.metric("v4serve_generated_tokens_total") + 0.5
@@ -125,7 +125,7 @@ def test_something_else_answers(body: bytes, status: int, reason: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["router", "pools", "revisions", "served_name"])
-def test_a_router_that_tells_less_is_none(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_with_a_missing_field_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = asdict(known(worker("decode", "d-1")))
     del (told if part in told else told["router"])[part]
     with answering({"/facts": json.dumps(told).encode()}) as url:
@@ -140,7 +140,7 @@ def test_a_router_that_tells_less_is_none(part: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("url", [
     "", "ftp://a", "http://", "http://a:port", "a:port", "http://[::1", ":8000", "http://a?b=c", "a#b", "a b",
 ])  # fmt: skip
-def test_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_urls(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", url]) == 2
     assert "is not the URL of a router: give one such as http://127.0.0.1:8000" in capsys.readouterr().err
 
@@ -148,7 +148,7 @@ def test_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize("given", [
     "127.0.0.1:PORT", "http://127.0.0.1:PORT/", "http://127.0.0.1:PORT/v1", "127.0.0.1:PORT/v1/",
 ])  # fmt: skip
-def test_what_curl_and_clients_of_the_api_take_is_an_address(
+def test_urls_are_accepted_as_curl_and_api_clients_take_them(
     given: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("v4_cli.top._EVERY_SECONDS", 0.01)
@@ -202,8 +202,8 @@ async def test_a_router_that_stops_answering_and_comes_back() -> None:
     assert await asyncio.to_thread(terminal.close) == 0
 
 
-def test_silence_begins_with_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock goes on by 5 s while an answer is waited for."""
+def test_stale_since_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock advances by 5 s while the command waits for an answer."""
     clock = iter(["12:00:00", "12:00:01"])
     answers = iter([known(worker("decode", "d-1")), None, None])
     keys = iter(["", "", "", "q"])

@@ -24,14 +24,14 @@ def shown(facts: Facts, width: int = 80, height: int | None = None, stale: str =
 
 
 def many(count: int) -> Facts:
-    """Of so many workers in each pool."""
+    """Returns the facts of a router with `count` workers in each pool."""
     each = [(role, f"demo-{role}-5f3a-{i:03}-abcdefgh") for role in ("prefill", "decode") for i in range(count)]
     workers = [worker(*one) for one in each]
     workers[-1]["state"] = "draining"
     return known(*workers)
 
 
-def test_what_workers_say_is_text() -> None:
+def test_text_of_workers_is_not_markup() -> None:
     evil = "\x1b[2Jp\u202e[red]x[/red]\n"
     known_ = known(worker("prefill", evil, state="down", error=evil), worker("decode", "d"))
     seen = shown(replace(known_, revisions=[Revision(evil, False, evil)]))
@@ -68,7 +68,7 @@ def test_a_frame_fits_its_terminal(width: int, height: int, count: int, stale: s
     assert (seen[-1] == "…") == (not seen[-1].startswith("█ used")), "what is left out is told"
 
 
-def test_what_matters_less_goes_first() -> None:
+def test_less_important_lines_are_left_out_first() -> None:
     parts = {"q quits": 0, "since the router started": 1, "p50": 2, "prefix hits": 3, "requests  ": 4, "worker  ": 5}
     kept = [{part for part in parts if part in shown(many(1), 79, height)} for height in range(1, 30)]
     assert kept[-1] == set(parts)
@@ -106,14 +106,14 @@ def test_why_a_worker_is_down() -> None:
 
 
 def test_a_revision_that_serves_has_no_error() -> None:
-    """A worker that is down while others of its revision serve is told in its own line."""
+    """The error of a worker that is down is shown in its own line if others of its revision serve."""
     one = known(worker("decode", "d"))
     told = [Revision("", True, "x is down"), Revision("b", True, "y is down"), Revision("", False, "z is down")]
     seen = shown(replace(one, revisions=told))
     assert re.findall("revision.*", seen) == ["revision b  serves", "revision –  does not serve  z is down"]
 
 
-def test_what_is_old_is_dim() -> None:
+def test_stale_facts_are_dim() -> None:
     seen = shown(known(worker("decode", "d", state="unproven")), stale=STALE, styles=True).splitlines()
     assert re.search(r"\x1b\[1;31mno answer\x1b", seen[0])
     assert "ready" not in seen[0]

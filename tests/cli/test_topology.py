@@ -43,7 +43,7 @@ def test_decode_alone() -> None:
     assert router.settings["prefill"] == []
 
 
-def test_a_prometheus_finds_each_under_its_name_and_role() -> None:
+def test_prometheus_scrapes_each_process_with_its_name_and_role() -> None:
     config: Any = scrape_config(processes(LocalConfig(Path("m")), 1, [2, 3], [4, 5, 6]))
     (job,) = config["scrape_configs"]
     assert job["honor_labels"], "a metric's own role is kept"

@@ -1,4 +1,4 @@
-"""The worker commands: every setting has its flag, and the word for the shipped model."""
+"""The worker commands: every setting has its flag, and `demo` is the shipped model."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -38,7 +38,7 @@ EVERY = {
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[WorkerConfig]:
-    """The settings that a worker was started with, instead of the worker."""
+    """Captures the settings with which a worker is started, without running it."""
     configs: list[WorkerConfig] = []
     monkeypatch.setattr(v4_decode.main, "run", configs.append)
     monkeypatch.setattr(v4_prefill.main, "run", configs.append)
@@ -46,7 +46,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[WorkerConfig]:
 
 
 def flags(settings: dict[str, str]) -> list[str]:
-    """As a user writes them."""
+    """Returns the settings as flags."""
     return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value) if part]
 
 
@@ -70,7 +70,7 @@ def test_demo_is_the_shipped_model_and_a_folder_of_that_name_is_not(started: lis
     assert started[0].model.is_dir()
 
 
-def test_what_anybody_could_reach_needs_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_public_address_needs_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["decode", "--model", "demo", "--host", "0.0.0.0"]) == 2
     error = capsys.readouterr().err
     assert "token_file" in error

@@ -1,4 +1,4 @@
-"""Polls with a deadline, for what other processes do."""
+"""Polls with a deadline for conditions of other processes."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; a zombie, which nobody has waited for yet, does not."""
+    """Returns whether a process runs; a zombie, whose parent has not waited for it yet, does not."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"

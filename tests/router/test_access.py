@@ -100,7 +100,9 @@ async def test_keys_change_without_a_restart(deploy: Deploy, keys: Path, caplog:
     assert (await d.http.get("/v1/models", headers=carol)).status_code == 200
 
 
-async def test_former_keys_are_good_while_other_routers_may_not_have_the_new_ones(deploy: Deploy, keys: Path) -> None:
+async def test_removed_keys_stay_valid_while_other_routers_may_not_have_the_new_ones(
+    deploy: Deploy, keys: Path
+) -> None:
     """Routers read a change at different times; until both have, only the removed key is accepted by both."""
     first = await deploy(0, 1, api_keys=keys)
     assert first.router.keys is not None

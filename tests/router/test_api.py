@@ -145,7 +145,7 @@ async def test_text_prompts_through_the_official_client(deploy: Deploy) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_thinking_is_told_apart(deploy: Deploy, stream: bool) -> None:
+async def test_reasoning_and_answer_are_separate(deploy: Deploy, stream: bool) -> None:
     d = await deploy()
     end = token_id("</think>")
     script(d, [*ids_of("the dog"), end, *ids_of("a bird")])
@@ -307,7 +307,7 @@ async def test_a_prefix_goes_where_it_is_cached(deploy: Deploy) -> None:
     assert all(worker.starts for worker in d.prefill)
 
 
-async def test_what_happened_on_the_way_is_told_on_request(deploy: Deploy) -> None:
+async def test_timings_and_workers_are_added_on_request(deploy: Deploy) -> None:
     d = await deploy()
     d.decode[0].step_seconds = 0.05  # else tokens may arrive together, without a measurable time between them
     asked = {"x-v4serve-timing": "1"}

@@ -55,7 +55,7 @@ WORKER = WorkerEndpoint(
         ),
     ],
 )
-def test_a_worker(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_a_pod_with_a_worker(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     (found,) = of_pod(pod(**changes))
     assert found == WorkerEndpoint(**{name: getattr(WORKER, name) for name in WORKER.__slots__} | expected)
 
@@ -77,7 +77,7 @@ def test_a_worker(changes: dict[str, Any], expected: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_no_worker(changes: dict[str, Any]) -> None:
+def test_pods_without_a_worker(changes: dict[str, Any]) -> None:
     assert of_pod(pod(**changes)) == ()
 
 

@@ -87,7 +87,7 @@ def test_nothing_is_known_of_an_empty_window() -> None:
     assert (still.prompt_tokens, still.hit_ratio, still.ttft.p99) == (0, None, None)
 
 
-def test_pools_are_sums_of_who_is_up() -> None:
+def test_pools_are_sums_of_the_workers_that_are_up() -> None:
     prefill, decode = known(
         worker("decode", "d-1"), worker("prefill", "p-2", state="down", error="UNAVAILABLE"), worker("prefill", "p-1")
     ).pools
@@ -112,7 +112,7 @@ def test_the_window_slides() -> None:
     assert looks == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]
 
 
-def test_nothing_is_told_of_a_pause() -> None:
+def test_rates_are_unknown_after_a_pause() -> None:
     recent = Recent()
     recent.add(at(0.0))
     assert recent.add(at(1.0)).at == 0.0
@@ -120,7 +120,7 @@ def test_nothing_is_told_of_a_pause() -> None:
     assert recent.add(at(61.0)).at == 60.0
 
 
-def test_who_joins_is_told_of_the_whole_window() -> None:
+def test_a_new_reader_gets_rates_of_the_whole_window() -> None:
     recent = Recent()
     for second in range(6):
         recent.add(at(float(second)))
@@ -130,7 +130,7 @@ def test_who_joins_is_told_of_the_whole_window() -> None:
 @given(st.lists(st.sampled_from((0.0, 0.001, 0.3, 0.5, 1.0, 4.0, 9.0, 11.0)) | st.floats(0, 12), max_size=80))
 @example([0.01] * 80)
 @example([0.2, 9.8, 0.1])
-def test_whoever_looks_is_compared_with_a_sample_of_the_window(gaps: Sequence[float]) -> None:
+def test_every_reader_is_compared_with_a_sample_of_the_window(gaps: Sequence[float]) -> None:
     """With any number of readers, a rate is over at least APART_SECONDS and at most the window, and over all of it for
     which there are samples, except samples too close to a kept one."""
     recent = Recent()
@@ -188,7 +188,7 @@ def test_quantiles_by_hand() -> None:
     assert [quantile(share, buckets) for share in (0.2, 0.4, 0.8, 0.99)] == [1.0, 1.5, 4.0, 4.0]
 
 
-async def test_a_router_tells_them(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_router_serves_its_facts(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("v4_router.facts.WINDOW_SECONDS", 1000.0)
     d: Deployment = await deploy(1, 2)
     first = await d.http.get("/facts")
@@ -223,7 +223,7 @@ async def test_all_ports_of_a_router_share_the_window(deploy: Deploy, monkeypatc
         assert (await client.get("/facts")).json()["seconds"] > 0
 
 
-async def test_a_router_tells_what_waits_for_room(deploy: Deploy) -> None:
+async def test_facts_count_the_requests_that_wait_for_room(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     d.decode[0].refuse_always = pb.OVERLOADED
     d.decode[0].tails = 0
@@ -243,7 +243,7 @@ async def after(d: Deployment, requests: int) -> Facts:
             await asyncio.sleep(0.05)
 
 
-def test_they_travel_as_json() -> None:
+def test_facts_survive_json() -> None:
     one = known(worker("decode", "d-1"), worker("prefill", "p-1"))
     told = json.loads(json.dumps(asdict(one)))
     assert told["hit_ratio"] is None
@@ -256,7 +256,7 @@ def test_they_travel_as_json() -> None:
     (("pools", 1, "workers", 0, "running"), "2"), (("pools", 1, "workers", 0), None), (("retries",), None),
     (("ttft", "p50"), "1 s"), (("revisions",), None),
 ])  # fmt: skip
-def test_what_is_no_routers_word_is_told(path: Sequence[Any], value: object) -> None:
+def test_json_that_no_router_sends_is_refused(path: Sequence[Any], value: object) -> None:
     told = root = {"": json.loads(json.dumps(asdict(known(worker("decode", "d-1")))))}
     from_json(root[""])
     *way, last = ("", *path)

@@ -47,7 +47,7 @@ async def test_endless_headers_end_the_connection(deploy: Deploy, tmp_path: Path
     assert answer == b"reset" or b"longer than 64 KiB" in answer
 
 
-async def test_what_is_not_too_long_is_read(deploy: Deploy) -> None:
+async def test_headers_and_bodies_within_the_limits_are_read(deploy: Deploy) -> None:
     d = await deploy(0, 1)
     long = {"x-long": "x" * (http_protocol.MOST_BYTES - 1000)}
     for _ in range(3):

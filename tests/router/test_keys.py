@@ -14,7 +14,7 @@ def test_a_key_has_its_tenant() -> None:
     assert [keys.tenant(k) for k in (b"", b"on", b"one ", b"ONE", b"\xff")] == [None] * 5
 
 
-def test_what_is_kept_is_no_key() -> None:
+def test_no_key_is_kept_in_clear() -> None:
     keys = Keys({"one-secret-key": "alice"})
     assert b"one-secret-key" not in repr(vars(keys)).encode()
     assert vars(keys)["_tenants"] != vars(Keys({"one-secret-key": "alice"}))["_tenants"], "a secret of each process"
@@ -33,7 +33,7 @@ class Ring:
         return {key: tenant for key, tenant in found.items() if tenant}
 
 
-def test_a_key_that_was_taken_out_is_good_for_the_overlap() -> None:
+def test_a_removed_key_is_valid_for_the_overlap() -> None:
     ring = Ring(60.0)
     assert ring.good() == {"one": "alice", "both": "alice"}
     ring.keys.replace(Keys({"both": "bob", "two": "bob"}))
@@ -94,7 +94,7 @@ def test_a_file(tmp_path: Path) -> None:
         ("sk-sécret: alice", "the key must be printable ASCII"),
     ],
 )
-def test_refused_without_telling_the_key(tmp_path: Path, text: str, message: str) -> None:
+def test_refused_without_showing_the_key(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:

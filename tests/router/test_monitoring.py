@@ -100,7 +100,7 @@ async def test_health_and_readiness(deploy: Deploy) -> None:
     assert not (await fleet(d))["router"]["ready"]
 
 
-async def test_a_part_that_broke_makes_the_router_unhealthy(
+async def test_a_failed_background_task_makes_the_router_unhealthy(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     d = await deploy(1, 1)

@@ -25,7 +25,7 @@ def test_the_beginning_of_a_stop_string_comes_with_the_end() -> None:
     assert (last.text, last.finish, output.tokens) == ("STO", "length", 7)
 
 
-def test_tokens_behind_a_stop_string_are_not_counted() -> None:
+def test_tokens_after_a_stop_string_are_not_counted() -> None:
     output = ChoiceOutput(0, BYTES, ("b",), None)
     delta = push(output, b"abcdef", "length")
     assert (delta.text, delta.ids, delta.finish) == ("a", list(b"ab"), "stop")

@@ -1,4 +1,4 @@
-"""The page as a document: where it is served, and what its headers allow. What it does is test_page_browser.py's."""
+"""The page's document: where it is served, and what its headers allow. test_page_browser.py tests what it does."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ def keys(tmp_path: Path) -> Path:
     return file
 
 
-async def test_it_is_open_where_no_keys_are_asked_for(deploy: Deploy) -> None:
+async def test_the_page_is_on_the_api_port_without_keys(deploy: Deploy) -> None:
     d = await deploy(0, 1)
     for path in ("/", "/fleet", "/facts", "/metrics"):
         assert (await d.http.get(path)).status_code == 200
@@ -28,7 +28,7 @@ async def test_it_is_open_where_no_keys_are_asked_for(deploy: Deploy) -> None:
     assert (await d.http.get("/nowhere")).status_code == 404
 
 
-async def test_with_keys_it_is_on_the_monitoring_port_only(deploy: Deploy, keys: Path) -> None:
+async def test_with_keys_the_page_is_on_the_monitoring_port_only(deploy: Deploy, keys: Path) -> None:
     d = await deploy(0, 1, api_keys=keys)
     for path in ("/", "/fleet", "/facts"):
         assert (await d.http.get(path)).status_code == 401
@@ -38,7 +38,7 @@ async def test_with_keys_it_is_on_the_monitoring_port_only(deploy: Deploy, keys:
             assert (await client.get(path)).status_code == 200
 
 
-async def test_it_is_whole_and_its_policy_names_its_own_parts_only(deploy: Deploy) -> None:
+async def test_the_page_is_complete_and_its_policy_allows_only_its_own_parts(deploy: Deploy) -> None:
     d = await deploy(0, 1)
     page = await d.http.get("/")
     policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))

@@ -1,4 +1,4 @@
-"""The page in a real browser, before a real router with fake workers."""
+"""The page in a real browser, with a real router and fake workers."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ from v4_router.app import build_monitoring_app
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 
-# Of each text on the page: its contrast to what is behind it, by WCAG's formula.
+# Returns, for each text of the page, its contrast to its background, by WCAG's formula.
 CONTRASTS = """() => {
   const channels = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => {
@@ -46,7 +46,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 class Seen:
-    """A page, and what the browser complains of."""
+    """A page, and the errors that the browser reports."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -57,18 +57,18 @@ class Seen:
         page.on("request", lambda request: self.asked.add(request.url))
 
     async def text(self) -> str:
-        """Of everything that shows."""
+        """Returns the visible text of the page."""
         return await self.page.inner_text("body")
 
     async def tile(self, title: str) -> tuple[float, str]:
-        """Its figure, and what stands below."""
+        """Returns a tile's figure, and the text below it."""
         tile = self.page.locator(".tile", has=self.page.get_by_role("heading", name=title))
         value = await tile.locator(".value").inner_text()
         number = re.match(r"[\d.,]+", value)
         return float(number[0].replace(",", "")) if number else float("nan"), await tile.locator(".more").inner_text()
 
     async def wide(self) -> bool:
-        """Whether something is wider than the window."""
+        """Returns whether the page is wider than the window."""
         return bool(await self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
 
 
@@ -87,7 +87,7 @@ async def opened(chromium: Browser, url: str, width: int = 1280, **options: Any)
 
 @asynccontextmanager
 async def traffic(d: Deployment) -> AsyncIterator[None]:
-    """Requests, one after the other, and one long answer."""
+    """Sends requests one after another, and one with a long answer."""
 
     async def short() -> None:
         while True:
@@ -142,7 +142,7 @@ async def shows_traffic(seen: Seen) -> None:
 
 
 async def eventually(check: Callable[[], Awaitable[None]]) -> None:
-    """Poll until a check holds; its own words tell what did not."""
+    """Polls until a check holds; on timeout its own assertion says what did not hold."""
     deadline = asyncio.get_running_loop().time() + 60
     while True:
         try:
@@ -174,7 +174,7 @@ async def test_it_is_legible_on_a_phone(deploy: Deploy, chromium: Browser, schem
         assert min(await seen.page.evaluate(sizes)) >= 11
 
 
-async def test_what_workers_say_is_text(deploy: Deploy, chromium: Browser) -> None:
+async def test_text_of_workers_is_not_markup(deploy: Deploy, chromium: Browser) -> None:
     d = await deploy(1, 1)
     d.discover(d.prefill[0].endpoint(pod=HOSTILE, revision=HOSTILE), d.decode[0].endpoint(pod="d", revision=HOSTILE))
     d.router.fleet.links[d.decode[0].address].error = HOSTILE
@@ -188,7 +188,7 @@ async def test_what_workers_say_is_text(deploy: Deploy, chromium: Browser) -> No
 
 
 async def test_its_policy_holds(deploy: Deploy, chromium: Browser) -> None:
-    """Were a text ever taken for markup, nothing would run or be asked for."""
+    """Even if a text were inserted as markup, the policy would let nothing run or be fetched."""
     d = await deploy(0, 1)
     async with opened(chromium, d.url) as seen:
         await seen.page.evaluate(
@@ -232,8 +232,8 @@ async def test_a_router_that_dies_and_comes_back(deploy: Deploy, chromium: Brows
         await context.close()
 
 
-async def test_silence_begins_with_the_last_answer(deploy: Deploy, chromium: Browser) -> None:
-    """Not with the end of the patience that the page has for the next one."""
+async def test_stale_since_the_last_answer(deploy: Deploy, chromium: Browser) -> None:
+    """The banner has the time of the last answer, not the time at which the next request timed out."""
     d = await deploy(0, 1)
     async with opened(chromium, d.url) as seen:
         await expect(seen.page.locator("#router")).to_have_text("ready")

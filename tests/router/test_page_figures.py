@@ -1,4 +1,4 @@
-"""What the page makes of facts, in a real browser."""
+"""How the page draws facts, in a real browser."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,13 +14,13 @@ from tests.router.test_page_browser import Seen, chromium, opened  # noqa: F401
 
 
 def told(*workers: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
-    """What a router with these workers says, but for some of it."""
+    """Returns the /facts of a router with these workers, with some fields replaced."""
     return {**asdict(known(*workers)), **changes}
 
 
 @asynccontextmanager
 async def showing(d: Deployment, chromium: Browser, facts: Mapping[str, Any], width: int) -> AsyncIterator[Seen]:  # noqa: F811
-    """The page of a router that says so."""
+    """Opens the page of a router that answers these facts."""
     async with opened(chromium, d.url, width) as seen:
         await seen.page.route("**/facts", lambda route: route.fulfill(json=facts))
         await seen.page.reload()
@@ -28,7 +28,7 @@ async def showing(d: Deployment, chromium: Browser, facts: Mapping[str, Any], wi
         yield seen
 
 
-async def test_what_is_used_are_not_checkpoints(deploy: Deploy, chromium: Browser) -> None:  # noqa: F811
+async def test_used_slots_are_not_counted_as_checkpoints(deploy: Deploy, chromium: Browser) -> None:  # noqa: F811
     one = worker("decode", "d-1", load={**LOAD, "blocks_used": 0, "checkpoint_slots_used": 65, "slots_free": 35})
     async with showing(await deploy(0, 1), chromium, told(one), 1280) as seen:
         figure = seen.page.locator(".worker dl > div", has_text="slots used")
@@ -49,7 +49,7 @@ async def test_one_is_not_many(deploy: Deploy, chromium: Browser) -> None:  # no
 
 @pytest.mark.parametrize("width", [360, 1280])
 async def test_figures_have_room(deploy: Deploy, chromium: Browser, width: int) -> None:  # noqa: F811
-    """Every figure in one line; at 1280 all tiles of one height, six figures in a row."""
+    """No figure wraps; at a width of 1280 all tiles have the same height, and six figures fit in a row."""
     load = {**LOAD, "slots_total": 8550, "blocks_used": 8164, "slots_free": 300, "queued_tokens": 123_456}
     workers = [worker(role, f"{role}-1", load=load) for role in ("prefill", "decode")]
     busy = {"failed": 12.3, "transfers": 12.0, "transferred_bytes": 1e9, "transfer_speed": 123.4e6}
@@ -65,7 +65,7 @@ async def test_figures_have_room(deploy: Deploy, chromium: Browser, width: int) 
             assert len(set(await seen.page.evaluate(tops))) == 1
 
 
-async def test_a_revision_shows_if_it_says_something(deploy: Deploy, chromium: Browser) -> None:  # noqa: F811
+async def test_a_revision_is_shown_if_it_has_a_name_or_an_error(deploy: Deploy, chromium: Browser) -> None:  # noqa: F811
     def revision(name: str, serves: bool) -> dict[str, Any]:
         return {"name": name, "serves": serves, "error": f"{name}-{serves} is down"}
 

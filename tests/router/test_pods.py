@@ -1,4 +1,4 @@
-"""Watching pods of a server that cuts, forgets and goes away; and a router that lives by it."""
+"""Watching pods while the API server ends watches, forgets versions or is down; and a router that uses the watch."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApiServer]:
-    """With one pod."""
+    """An API server with one pod."""
     made = FakeApiServer()
     made.set("a", "127.0.0.1:1")
     async with api_server(made, tmp_path, monkeypatch):
@@ -47,7 +47,7 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.fixture
 async def known(server: FakeApiServer) -> AsyncIterator[Known]:
-    """Of a watch that has begun."""
+    """Yields the endpoints of a running watch, which are kept current."""
     result = Known()
     watch = await PodWatch.connect("ns", "demo", result.on_change)
     running = asyncio.create_task(watch.run())
@@ -58,7 +58,7 @@ async def known(server: FakeApiServer) -> AsyncIterator[Known]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_changes_are_told(server: FakeApiServer, known: Known) -> None:
+async def test_changes_are_reported(server: FakeApiServer, known: Known) -> None:
     server.set("b", "127.0.0.1:2", role="prefill", revision="r2", ready=False)
     await until(lambda: known.uids == {"a", "b"}, "added")
     assert known.endpoints["b"] == WorkerEndpoint(
@@ -75,7 +75,7 @@ async def test_changes_are_told(server: FakeApiServer, known: Known) -> None:
 
 
 @pytest.mark.parametrize("part", [b"", b'{"type": "ADDED", "obj', b'{"type": "ADDED", "object": 1}}\n', b"nonsense\n"])
-async def test_a_cut_watch_is_made_up_for(server: FakeApiServer, known: Known, part: bytes) -> None:
+async def test_changes_during_an_interrupted_watch_are_found(server: FakeApiServer, known: Known, part: bytes) -> None:
     server.delete("a", sent=False)
     server.cut(part)
     server.set("b", "127.0.0.1:2")
@@ -130,7 +130,7 @@ async def test_a_silent_watch_is_dead(server: FakeApiServer, monkeypatch: pytest
 async def test_no_server_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Tried again and again, told of once."""
+    """The watch retries all the time, and logs the error once."""
     monkeypatch.setattr("v4_router.pods._REPORTED_SECONDS", 0.5)
     async with api_server(FakeApiServer(), tmp_path, monkeypatch):
         pass
@@ -157,10 +157,13 @@ async def test_a_token_that_is_refused_is_read_again(
     server.token = "renewed"
     server.set("b", "127.0.0.1:2")
     server.cut()
-    told = "the pods of namespace ns cannot be read: HTTP 401: Unauthorized"
+    message = "the pods of namespace ns cannot be read: HTTP 401: Unauthorized"
     asked = server.asked
-    await until(lambda: watch.problem() == told and server.asked > asked + 2, "told of, tried again")
-    assert caplog.text.count(told) == 1
+    await until(
+        lambda: watch.problem() == message and server.asked > asked + 2,
+        "the problem is reported, and the watch retries",
+    )
+    assert caplog.text.count(message) == 1
     file = tmp_path / "kubeconfig"
     file.write_text(file.read_text().replace("token: key", "token: renewed"))
     server.set("c", "127.0.0.1:3")
@@ -200,8 +203,8 @@ async def test_a_router_serves_with_the_workers_that_it_finds(
         server.status = 500
         server.cut()
         await until(lambda: not server.watches, "the API server is away")
-        told = "the pods of namespace ns cannot be read: HTTP 500: away"
-        await until(lambda: fleet_status(d.router)["router"]["error"] == told, "the router says so")
+        message = "the pods of namespace ns cannot be read: HTTP 500: away"
+        await until(lambda: fleet_status(d.router)["router"]["error"] == message, "/fleet has the error")
         answer = await d.complete([10], max_tokens=3)
         assert answer.headers["x-v4serve-route"].startswith(f"prefill={workers['prefill'].address};")
         server.status = 200

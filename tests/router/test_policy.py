@@ -1,4 +1,4 @@
-"""What policy changes in the way of requests, while the router runs."""
+"""The router's policy: its effect on requests, and changes of it while the router runs."""
 
 import asyncio
 import json
@@ -59,7 +59,9 @@ async def test_a_stream_waits_for_prefill_where_decode_computes_no_prompts(deplo
     assert all(s.phase == pb.DECODE for s in d.decode[0].starts if not s.request.startswith("probe"))
 
 
-async def test_at_most_so_many_requests(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_above_the_limit_are_refused(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("v4_core.reloading._POLL_SECONDS", 0.01)
     file = tmp_path / "policy.yaml"
     file.write_text("max_requests: 2\n")

@@ -1,4 +1,4 @@
-"""The guess of what a worker has cached."""
+"""The estimate of what a worker has cached."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from v4_router.prefix_index import PrefixIndex
 
 
 def chain(*path: str) -> list[bytes]:
-    """Names of a chain: each holds the whole path to it."""
+    """Returns the names of a chain's blocks; each name depends on all blocks before it."""
     return ["/".join(path[: i + 1]).encode() for i in range(len(path))]
 
 
@@ -31,8 +31,8 @@ def test_leaves_are_forgotten_before_roots() -> None:
 def test_the_workers_report_corrects_the_guess() -> None:
     index = PrefixIndex()
     index.record(chain("a", "b", "c", "d"))
-    index.correct(chain("a", "b", "x"), 1)  # the worker had lost b, so c and d are gone too
-    assert index.match(chain("a", "b", "x")) == 3  # computed now
+    index.correct(chain("a", "b", "x"), 1)  # the worker had evicted b, so c and d no longer match
+    assert index.match(chain("a", "b", "x")) == 3  # the worker computes them now
     assert index.match(chain("a", "b", "c", "d")) == 2
 
 
@@ -44,7 +44,7 @@ def test_a_new_process_has_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from("ab"), max_size=5), st.integers(0, 5)), max_size=30))
-def test_never_over_its_bound_and_never_beyond_what_was_sent(steps: list[tuple[bool, list[str], int]]) -> None:
+def test_the_index_stays_within_its_bound_and_has_only_what_was_sent(steps: list[tuple[bool, list[str], int]]) -> None:
     index, sent = PrefixIndex(6), set()
     for corrects, path, cached in steps:
         names = chain(*path)

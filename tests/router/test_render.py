@@ -1,4 +1,4 @@
-"""Frames of streams: each is one line to whoever reads lines, by whatever means, and says what was to be said."""
+"""Events of streams: each is one line for every client, however it splits lines, and keeps its content."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ JOB = Job(
 
 
 def said(event: str) -> Any:
-    """The JSON of one event, which a reader of lines sees as one line and an empty one."""
+    """Returns the JSON of one event, which must split into one line and an empty line."""
     line, empty = event.splitlines()
     assert not empty
     assert line.startswith("data: ")
@@ -39,7 +39,7 @@ def said(event: str) -> Any:
 
 
 def renderer(model: str, pieces: list[str], **changed: Any) -> Renderer:
-    """With this text of each token id."""
+    """Returns a renderer of a job, with this text of each token id."""
     return Renderer(replace(JOB, **changed), ("id", 1, model), LogprobWriter([piece.encode() for piece in pieces], {}))
 
 

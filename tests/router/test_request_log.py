@@ -1,4 +1,4 @@
-"""The one line that a request leaves in the log."""
+"""The log line of a request."""
 
 import asyncio
 import json
@@ -21,13 +21,13 @@ NOTHING = Breakdown(None, None, None, None, None, 0.0012345678)
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """All lines, those about requests among them."""
+    """Captures all log lines, including those about requests."""
     caplog.set_level(logging.INFO, "v4serve.request")
     return caplog
 
 
 async def line(lines: pytest.LogCaptureFixture) -> logging.LogRecord:
-    """The only line about a request so far, which is then forgotten."""
+    """Waits for the only line about a request so far, and clears the captured lines."""
 
     def mine() -> list[logging.LogRecord]:
         return [record for record in lines.records if record.name == "v4serve.request"]
@@ -40,11 +40,11 @@ async def line(lines: pytest.LogCaptureFixture) -> logging.LogRecord:
 
 
 async def fields_of(lines: pytest.LogCaptureFixture) -> dict[str, Any]:
-    """What the line tells programs."""
+    """Returns the fields of the next line about a request."""
     return dict((await line(lines)).__dict__["fields"])
 
 
-def test_a_request_that_came_to_no_worker() -> None:
+def test_a_request_that_reached_no_worker() -> None:
     fields = facts(ENDED, NOTHING, None)
     assert fields == {
         "request_id": "r-1", "id": "cmpl-1", "endpoint": "completions", "outcome": "400", "total_seconds": 0.001235,
@@ -52,7 +52,7 @@ def test_a_request_that_came_to_no_worker() -> None:
     assert sentence(fields) == "request r-1 completions 400; total 0.001 s"
 
 
-def test_a_request_for_people() -> None:
+def test_the_text_of_a_line() -> None:
     fields: dict[str, Any] = {
         "request_id": "r", "endpoint": "chat", "outcome": "ok", "tenant": "blue", "prompt_tokens": 9,
         "cached_tokens": 4, "generated_tokens": 5, "ttft_seconds": 0.5, "queue_seconds": 0.25, "prefill_seconds": 0.25,
@@ -102,8 +102,8 @@ async def test_requests_that_fail(deploy: Deploy, lines: pytest.LogCaptureFixtur
     assert "prefill_worker" not in fields
 
 
-async def test_why_a_request_was_refused(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
-    """Its kind and the field, and nothing that was in the field."""
+async def test_the_line_of_a_refused_request_has_the_reason(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
+    """The line has the error's code and the field's name, and nothing of the field's content."""
     d = await deploy(0, 1)
     await d.complete(PROMPT, model="secret")
     record = await line(lines)
@@ -135,7 +135,7 @@ async def test_requests_over_the_limit_and_clients_that_leave(deploy: Deploy, li
     assert (fields["outcome"], fields["prompt_tokens"], fields["generated_tokens"]) == ("client_gone", 3, 0)
 
 
-async def test_prompts_are_told_where_that_is_asked_for(
+async def test_prompts_are_logged_if_the_policy_says_so(
     deploy: Deploy, lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     d = await deploy(0, 1, policy=Policy(log_prompts=True))
@@ -153,7 +153,9 @@ async def test_prompts_are_told_where_that_is_asked_for(
     assert len((await fields_of(lines))["prompts"]) == 2
 
 
-async def test_no_text_is_told_and_programs_read_the_fields(deploy: Deploy, lines: pytest.LogCaptureFixture) -> None:
+async def test_no_prompt_is_logged_and_json_lines_have_the_fields(
+    deploy: Deploy, lines: pytest.LogCaptureFixture
+) -> None:
     d = await deploy(0, 1)
     await d.chat([{"role": "user", "content": "the secret cat"}], max_tokens=3)
     entry = json.loads(JsonFormatter().format(await line(lines)))

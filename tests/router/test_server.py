@@ -1,4 +1,4 @@
-"""The router as a process: what a signal does, and what it leaves."""
+"""The router's process: the effect of signals, and of wrong settings."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ except Exception as error:
 
 @dataclass
 class Running:
-    """A router process before a pair of workers."""
+    """A router process with a pair of fake workers."""
 
     process: asyncio.subprocess.Process
     client: httpx.AsyncClient
@@ -48,7 +48,7 @@ class Running:
 
 @asynccontextmanager
 async def running(model_path: Path, *, leaving: float = 0.0, **settings: Any) -> AsyncIterator[Running]:
-    """Ready when entered."""
+    """Yields once the router is ready."""
     with held_ports("127.0.0.1", 2) as ports:
         async with _running(model_path, leaving, ports, settings) as one:
             yield one
@@ -94,7 +94,7 @@ async def _until_ready(client: httpx.AsyncClient) -> None:
 
 
 class Stream:
-    """A stream that is being read."""
+    """A stream that the test reads."""
 
     def __init__(self, r: Running, tokens: int) -> None:
         self.lines: list[str] = []
@@ -109,12 +109,12 @@ class Stream:
                     self.lines.append(line.removeprefix("data: "))
 
     async def begun(self) -> None:
-        """A few tokens came."""
+        """Waits until a few tokens have arrived."""
         await until(lambda: len(self.lines) > 3, "it streams")
 
     @property
     def ids(self) -> list[int]:
-        """Of all events but the last."""
+        """Returns the token ids of all events except the last one."""
         return [i for line in self.lines[:-1] for i in json.loads(line)["choices"][0]["token_ids"]]
 
 

@@ -1,4 +1,4 @@
-"""Tracing that is broken: requests are served as without it."""
+"""Broken tracing: requests are served as they are without tracing."""
 
 import logging
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ PROMPT = [10, 20, 30]
 
 
 class Broken:
-    """A tracing, and a span of it, one of whose methods raises."""
+    """A tracing with a span, of which one method raises."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -39,7 +39,7 @@ class Broken:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Nothing was complained of yet."""
+    """Forgets which errors were logged, before and after each test."""
     spans._log_once.cache_clear()
     yield
     spans._log_once.cache_clear()
@@ -47,7 +47,7 @@ def fresh() -> Iterator[None]:
 
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("where", ["start", "set", "end"])
-async def test_a_span_that_fails_reaches_no_request(
+async def test_a_failing_span_does_not_fail_its_request(
     deploy: Deploy, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     d = await deploy()

@@ -1,4 +1,4 @@
-"""Long prompts are tokenized beside running streams, not in front of them."""
+"""Tokenizing a long prompt does not stall running streams."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ async def test_100k_token_prompts_do_not_stop_a_stream(deploy: Deploy) -> None:
     done.set()
     await reading
     worst = max(gaps[before:])
-    # 100k tokens take hundreds of ms; client, router and workers share this one loop and its GIL. 60 ms is the JSON,
-    # the protobuf copies and the ids of all of them.
+    # Tokenizing 100k tokens takes hundreds of ms. Client, router and workers share this event loop and its GIL: 60 ms
+    # are taken by the JSON, protobuf copies and ids in all three.
     assert worst < max(10 * normal, 0.15), f"worst gap {worst:.3f} s, normally at most {normal:.3f} s"
     await d.idle()

@@ -1,4 +1,4 @@
-"""What /fleet says of workers, over real links."""
+"""The workers and revisions in /fleet, over real links."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ async def test_transfers_are_counted_by_revision(deploy: Deploy) -> None:
     assert after["transferred_bytes"] - before["transferred_bytes"] == 3000
 
 
-async def test_transfers_of_revisions_that_went_stay_in_the_total_alone(deploy: Deploy) -> None:
+async def test_transfers_of_removed_revisions_stay_in_the_total_only(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     await d.complete([10], max_tokens=2)
     before = fleet_status(d.router)

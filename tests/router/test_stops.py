@@ -1,4 +1,4 @@
-"""Stop strings: the incremental matcher against a plain one."""
+"""Stop strings: the incremental matcher is compared with one that sees the whole text."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from v4_router.stops import StopMatcher
 
 
 def plain(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
-    """The text before the stop string that is complete first, seen as a whole."""
+    """Returns the text before the stop string that is complete first, and whether there is one."""
     for end in range(1, len(text) + 1):
         if found := [stop for stop in stops if text[:end].endswith(stop)]:
             return text[: end - max(map(len, found))], True

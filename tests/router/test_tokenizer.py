@@ -1,4 +1,4 @@
-"""Texts to ids: specials by name, markers in texts as text, the segment cache."""
+"""Encoding of texts: special tokens by name, their names in a text as text, and the segment cache."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def tokenizer(model_path: Path) -> Tokenizer:
 
 
 async def test_golden_form_of_a_thinking_turn(tokenizer: Tokenizer) -> None:
-    """User, question, Assistant, think, reasoning, end of thinking, answer, EOS: markers are single tokens."""
+    """In a turn of a thinking chat, every marker is a single token."""
     plain = build_tokenizer()
 
     def text(content: str) -> list[int]:
@@ -87,7 +87,7 @@ def test_unusable_tokenizers_are_refused(tmp_path: Path, change, message: str) -
 
 
 def _spelling(data: dict, name: str) -> list[list[str]]:  # type: ignore[type-arg]
-    """Merges that would make the marker from its letters, with the vocabulary entries they need."""
+    """Returns merges that build the marker from its letters, and adds the vocabulary entries that they need."""
     data["pre_tokenizer"] = {**data["pre_tokenizer"], "use_regex": False}
     vocab = data["model"]["vocab"]
     merges = []
