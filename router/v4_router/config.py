@@ -50,10 +50,11 @@ class RouterConfig:
                 f"host {self.host} can be reached from other machines, and without api_keys anyone there can use the "
                 "model: give a file of keys as api_keys, or set insecure"
             )
-        if self.connect_timeout_seconds <= 0 or self.drain_seconds < 0:
-            raise ConfigError("connect_timeout_seconds must be greater than 0, and drain_seconds must not be negative")
-        if self.segment_cache_bytes < 0:
-            raise ConfigError("segment_cache_bytes must not be negative")
+        if self.connect_timeout_seconds <= 0:
+            raise ConfigError(f"connect_timeout_seconds is {self.connect_timeout_seconds}: give more than 0")
+        for name in ("drain_seconds", "segment_cache_bytes"):
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"{name} is {value}: give 0 or more")
 
     def _check_workers(self) -> None:
         workers = self.prefill + self.decode
@@ -66,6 +67,6 @@ class RouterConfig:
         for address in workers:
             host, _, port = address.rpartition(":")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise ConfigError(f"worker address {address!r} is not host:port")
-        if len(set(workers)) < len(workers):
-            raise ConfigError("a worker address is given twice: give each worker once, as prefill or as decode")
+                raise ConfigError(f"{address!r} is not the address of a worker: give host:port")
+            if workers.count(address) > 1:
+                raise ConfigError(f"worker {address} is given twice: give each worker once, as prefill or as decode")

@@ -44,7 +44,7 @@ class KeyRing:
     def __init__(
         self, keys: Keys, overlap_seconds: Callable[[], float], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`overlap_seconds` returns how long a removed key stays valid; its present value counts for all of them."""
+        """`overlap_seconds` returns how long a removed key stays valid; the present value applies to every such key."""
         self._overlap_seconds, self._clock = overlap_seconds, clock
         self._current = keys
         self._former: list[tuple[Keys, float]] = []  # earlier keys and when they were replaced, newest first

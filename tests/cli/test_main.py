@@ -36,7 +36,7 @@ from v4_core.errors import ConfigError, GeometryError, RequestError
         (["router", "--model", "nowhere", "--served-name", "v4", "--decode", "a:1"], "nowhere"),
         (
             ["router", "--model", "m", "--served-name", "v4", "--prefill", "x", "--decode", "a:1"],
-            "'x' is not host:port",
+            "'x' is not the address of a worker",
         ),
         (["generate", "--model", "m"], "missing: prompt"),
         (["generate", "--model", "m", "--prompt", "x", "--max-tokens", "0"], "ask for at least one token"),
