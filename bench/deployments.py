@@ -34,7 +34,7 @@ from v4_core.kubernetes import (
     MONITORING_PORTS,
     REVISION_LABEL,
 )
-from v4_operator.kube.api import Api, Resource
+from v4_kube.client import KubeClient, Resource
 from v4_operator.kube.discovery import Discovery
 
 DEFINITION = Path(__file__).parents[1] / "charts/v4serve/files/crd.yaml"
@@ -49,7 +49,7 @@ PARALLEL = 32
 class Bench:
     """A benchmark in one namespace of one cluster."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: KubeClient) -> None:
         self.api = api
         self.namespace = f"bench-{uuid.uuid4().hex[:8]}"
         self.revisions: set[str] = set()  # that the router reports as served
@@ -186,7 +186,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> Non
 
 
 @asynccontextmanager
-async def prepared(api: Api) -> AsyncIterator[Bench]:
+async def prepared(api: KubeClient) -> AsyncIterator[Bench]:
     """Prepare namespaces, the definition, one router for all V4Deployments, and the operator."""
     bench = Bench(api)
     # API servers before 1.25 drop the definition's CEL rules; with validation, kubectl would refuse to apply them.
@@ -232,7 +232,7 @@ async def answers() -> bool:
 
 async def run(kubeconfig: Path, counts: list[int], seconds: float) -> list[dict[str, Any]]:
     """Return one row for each number of V4Deployments."""
-    api = await Api.connect(kubeconfig)
+    api = await KubeClient.connect("v4serve-bench", kubeconfig)
     try:
         async with prepared(api) as bench:
             return [await bench.measure(count, seconds) for count in sorted(counts)]

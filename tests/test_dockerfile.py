@@ -22,7 +22,7 @@ _DESCRIBING = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
 _ROUTER = ("v4_router.server", "v4_router.detokenizer")  # which `v4serve local` and `generate` import
 # The modules that run in each image. The packages that other modules import may be missing.
 _PROCESSES = {
-    "router": ("v4_core", "v4_router", "v4_operator", "v4_cli.main"),
+    "router": ("v4_core", "v4_kube", "v4_router", "v4_operator", "v4_cli.main"),
     "worker": ("v4_core", "v4_engine", "v4_kvtransfer", "v4_worker", "v4_prefill", "v4_decode", "v4_cli", *_ROUTER),
 }
 _IMPORT_ALL = """

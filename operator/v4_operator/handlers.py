@@ -7,11 +7,11 @@ from typing import Any
 import kopf
 
 from v4_core.kubernetes import GROUP, PLURAL, VERSION
-from v4_operator.kube.api import Api
+from v4_kube.client import KubeClient
 from v4_operator.runtime import Runtime
 
 
-def registry(api: Api, runtime: Runtime, stop_flag: asyncio.Event) -> kopf.OperatorRegistry:
+def registry(api: KubeClient, runtime: Runtime, stop_flag: asyncio.Event) -> kopf.OperatorRegistry:
     """What kopf calls."""
     handlers = kopf.OperatorRegistry()
 
@@ -48,7 +48,7 @@ def settings() -> kopf.OperatorSettings:
     return chosen
 
 
-async def _connection(api: Api) -> kopf.ConnectionInfo:
+async def _connection(api: KubeClient) -> kopf.ConnectionInfo:
     """The one cluster that the operator's own client talks to, and as whom."""
     configuration = api.configuration
     header = await configuration.get_api_key_with_prefix("BearerToken") or ""

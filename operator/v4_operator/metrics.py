@@ -53,6 +53,13 @@ WATCH_RESTARTS = Counter(
     ["kind"],
     registry=REGISTRY,
 )
+
+
+def count_write(verb: str, kind: str) -> None:
+    """Counts a request that changes an object of this kind."""
+    API_WRITES.labels(verb, kind).inc()
+
+
 LEADER = Gauge("v4serve_operator_leader", "1 while this replica holds the Lease, else 0", registry=REGISTRY)
 TIME_TO_READY = Histogram(
     "v4serve_operator_time_to_ready_seconds",

@@ -17,15 +17,16 @@ from typing import Any
 import kopf
 
 from v4_core import signals
-from v4_core.kubernetes import GROUP, PLURAL
+from v4_core.kubernetes import GROUP, MANAGER, PLURAL
+from v4_kube.client import KubeClient, own_namespace
+from v4_kube.errors import ApiError
 from v4_operator import handlers
 from v4_operator.config import OperatorConfig
-from v4_operator.errors import ApiError, LeadershipLost, WatchFailed
+from v4_operator.errors import LeadershipLost, WatchFailed
 from v4_operator.health import HealthServer
-from v4_operator.kube.api import Api, own_namespace
 from v4_operator.kube.discovery import Discovery
 from v4_operator.kube.leader_election import LeaderElection
-from v4_operator.metrics import LEADER
+from v4_operator.metrics import LEADER, count_write
 from v4_operator.reconcile import Decide
 from v4_operator.runtime import Runtime
 
@@ -52,7 +53,7 @@ class _Process:
         self._runtime: Runtime | None = None
 
     async def run(self, kubeconfig: Path | None) -> None:
-        api = await Api.connect(kubeconfig)
+        api = await KubeClient.connect(MANAGER, kubeconfig, count_write)
         health = HealthServer(self._config.health_host, self._config.health_port, self._not_ready)
         try:
             log.info("health on %s", await health.start())
@@ -62,7 +63,7 @@ class _Process:
             await health.close()
             await api.close()
 
-    async def _lead(self, api: Api) -> None:
+    async def _lead(self, api: KubeClient) -> None:
         namespace = self._config.lease_namespace or own_namespace() or "default"
         identity = identity_of(namespace, own_namespace())
         election = self._election = LeaderElection(api, namespace, self._config.lease_name, identity)
@@ -79,7 +80,7 @@ class _Process:
             keeper.cancel()
             await _release(election)
 
-    async def _serve(self, api: Api) -> None:
+    async def _serve(self, api: KubeClient) -> None:
         discovery = Discovery(api)
         if not await self._unless_stopped(self._definition(discovery)):
             return

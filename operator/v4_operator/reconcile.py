@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from v4_core.kubernetes import Json
+from v4_kube.client import KubeClient
+from v4_kube.errors import ApiError
 from v4_operator.desired import DesiredState
-from v4_operator.errors import EVENT, ApiError, OperatorError
+from v4_operator.errors import EVENT, OperatorError
 from v4_operator.kube import events
-from v4_operator.kube.api import Api
 from v4_operator.kube.apply import Applier
 from v4_operator.kube.cache import Children, Parents
 from v4_operator.kube.discovery import Discovery
@@ -42,7 +43,7 @@ class Reconciler:
 
     def __init__(
         self,
-        api: Api,
+        api: KubeClient,
         discovery: Discovery,
         parents: Parents,
         children: Children,
@@ -59,7 +60,7 @@ class Reconciler:
         self._readiness, self._failures = Readiness(), Failures()
 
     async def reconcile(self, key: Key) -> float | None:
-        """Look at one V4Deployment; the seconds after which to look again, or None. Raises OperatorError."""
+        """Look at one V4Deployment; the seconds after which to look again, or None. Raises a Failure."""
         await self._watches.synced()
         parent = self._parents.get(key)
         if parent is None or _is_leaving(parent):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from v4_core.kubernetes import Json
+from v4_kube.client import KubeClient, own_namespace
+from v4_kube.errors import ApiError
 from v4_operator.config import OperatorConfig
-from v4_operator.errors import ApiError
-from v4_operator.kube.api import Api, own_namespace
 from v4_operator.kube.cache import Children, Parents
 from v4_operator.kube.discovery import Discovery
 from v4_operator.kube.fleet import Fleets
@@ -36,7 +36,7 @@ class Runtime:
     def __init__(
         self,
         config: OperatorConfig,
-        api: Api,
+        api: KubeClient,
         discovery: Discovery,
         decide: Decide,
         failed: Callable[[BaseException], None],

@@ -81,4 +81,4 @@ def test_refused(
 def test_no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert run(["operator", *IMAGES, "--all-namespaces", "--health-host", "127.0.0.1", "--health-port", "0"]) == 2
-    assert "no cluster to connect to" in capsys.readouterr().err
+    assert "the Kubernetes API cannot be reached" in capsys.readouterr().err

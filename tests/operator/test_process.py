@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 import yaml
 
+from tests.kube.fake_server import FakeServer, status
 from tests.operator.conftest import until
-from tests.operator.fake_server import FakeServer, status
 from tests.operator.test_runtime import PARENT, parent
 from v4_core.held_ports import held_for, held_ports
 from v4_core.kubernetes import API_VERSION
@@ -204,4 +204,4 @@ async def test_no_cluster(tmp_path: Path, replicas: Folder) -> None:
     (tmp_path / "kubeconfig").write_text("{}")
     replica = await replicas.start()
     assert await replica.ended() == 1
-    assert replica.says("no cluster to connect to")
+    assert replica.says("the Kubernetes API cannot be reached")

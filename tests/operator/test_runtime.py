@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.kube.fake_server import FakeServer, status
 from tests.operator.conftest import until
-from tests.operator.fake_server import FakeServer, status
 from v4_core.kubernetes import API_VERSION, DEPLOYMENT_LABEL, KIND, MANAGED_BY_LABEL, MANAGER
+from v4_kube.client import KubeClient
 from v4_operator import runtime as module
 from v4_operator.config import OperatorConfig
 from v4_operator.desired import DesiredState
-from v4_operator.kube.api import Api
 from v4_operator.kube.discovery import Discovery
 from v4_operator.manifests.accepted import Accepted, accepted_object
 from v4_operator.manifests.settings import Settings
@@ -72,7 +72,7 @@ def config_map(v4d: V4Deployment) -> dict[str, Any]:
 class Operator:
     """The runtime and its server. `put` writes a V4Deployment and tells of it, as kopf would."""
 
-    def __init__(self, server: FakeServer, api: Api, config: OperatorConfig) -> None:
+    def __init__(self, server: FakeServer, api: KubeClient, config: OperatorConfig) -> None:
         self.server, self.decider = server, Decider()
         self.discovery = Discovery(api)
         self.failures: list[BaseException] = []
@@ -115,7 +115,7 @@ def parent(replicas: int = 1, **metadata: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def operator(server: FakeServer, api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
+async def operator(server: FakeServer, api: KubeClient, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
     monkeypatch.setattr(module, "_GATHER_SECONDS", 0.0)
     config = OperatorConfig("worker:1", "router:1", all_namespaces=True, common_labels={"team": "x"})
     made = Operator(server, api, config)
@@ -392,7 +392,7 @@ async def test_errors_are_counted_by_kind(operator: Operator) -> None:
     await until(lambda: counted("api") > before["api"])
 
 
-async def test_everything_is_looked_at_again_now_and_then(server: FakeServer, api: Api) -> None:
+async def test_everything_is_looked_at_again_now_and_then(server: FakeServer, api: KubeClient) -> None:
     config = OperatorConfig("worker:1", "router:1", namespaces=("n", "m"), resync_seconds=1.0)
     operator = Operator(server, api, config)
     await operator.discovery.refresh()
@@ -406,7 +406,7 @@ async def test_everything_is_looked_at_again_now_and_then(server: FakeServer, ap
 
 
 async def test_a_server_that_was_upgraded_is_noticed(
-    server: FakeServer, api: Api, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, api: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_DETECT_SECONDS", 0.05)
     operator = Operator(server, api, OperatorConfig("worker:1", "router:1", all_namespaces=True))
@@ -425,7 +425,7 @@ async def test_a_server_that_was_upgraded_is_noticed(
     assert operator.failures == []
 
 
-async def test_a_part_that_ends_by_itself_is_told(server: FakeServer, api: Api) -> None:
+async def test_a_part_that_ends_by_itself_is_told(server: FakeServer, api: KubeClient) -> None:
     operator = Operator(server, api, OperatorConfig("worker:1", "router:1", all_namespaces=True))
     await operator.discovery.refresh()
     operator.runtime._children.replace = None  # type: ignore[assignment, method-assign]

@@ -32,7 +32,8 @@ class Known:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("v4_router.pods._PAUSE_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr("v4_kube.watch._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("v4_kube.watch._LONGEST_PAUSE", 0.05)
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ async def test_a_delete_that_was_lost_is_found_by_the_next_list(server: FakeApiS
 
 
 async def test_a_silent_watch_is_dead(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("v4_router.pods._SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("v4_kube.watch._QUIET_SECONDS", 0.1)
     watch = await PodWatch.connect("ns", "demo", Known().on_change)
     running = asyncio.create_task(watch.run())
     await until(lambda: server.lists >= 3, "listed again though nothing ended")

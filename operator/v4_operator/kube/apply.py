@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from v4_core.kubernetes import Json
-from v4_operator.errors import ApiError, KindMissing, Leaving, NameTaken, OperatorError
-from v4_operator.kube.api import Api, Resource
+from v4_kube.client import KubeClient, Resource
+from v4_kube.errors import ApiError
+from v4_operator.errors import Failure, KindMissing, Leaving, NameTaken
 from v4_operator.kube.cache import Children
 from v4_operator.kube.discovery import Discovery
 from v4_operator.observed.compare import (
@@ -33,12 +34,12 @@ _Identity = tuple[str, str, str]
 class Applier:
     """Writes to one cluster. Answers go into the cache, so that the next look, soon after, sees what was written."""
 
-    def __init__(self, api: Api, discovery: Discovery, children: Children) -> None:
+    def __init__(self, api: KubeClient, discovery: Discovery, children: Children) -> None:
         self._api, self._discovery, self._children = api, discovery, children
 
-    async def apply(self, objects: Sequence[Json], wanted: Callable[[], bool]) -> list[OperatorError]:
+    async def apply(self, objects: Sequence[Json], wanted: Callable[[], bool]) -> list[Failure]:
         """Write what differs, in order, as long as the owner is `wanted`. Returns what could not be written."""
-        errors: list[OperatorError] = []
+        errors: list[Failure] = []
         for desired in objects:
             if not wanted():
                 break
@@ -50,9 +51,9 @@ class Applier:
             await self._discovery.try_refresh()  # the server may have been upgraded
         return errors
 
-    async def prune(self, objects: Iterable[Json]) -> list[OperatorError]:
+    async def prune(self, objects: Iterable[Json]) -> list[Failure]:
         """Delete these, and what they own. Returns what could not be deleted."""
-        errors: list[OperatorError] = []
+        errors: list[Failure] = []
         for live in objects:
             if live["metadata"].get("deletionTimestamp"):
                 continue

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from v4_core.kubernetes import API_VERSION, GROUP, KIND
-from v4_operator.errors import ApiError, KindMissing
-from v4_operator.kube.api import Api, Resource
+from v4_kube.client import KubeClient, Resource
+from v4_kube.errors import ApiError
+from v4_operator.errors import KindMissing
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Features:
 class Discovery:
     """Finds the path of a kind."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: KubeClient) -> None:
         self._api = api
         self.features = Features()
 

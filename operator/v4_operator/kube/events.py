@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from v4_core.kubernetes import MANAGER, Json
-from v4_operator.kube.api import Api
+from v4_kube.client import KubeClient
 from v4_operator.kube.discovery import EVENTS
 
 
-async def post(api: Api, parent: Json, severity: str, reason: str, message: str) -> None:
+async def post(api: KubeClient, parent: Json, severity: str, reason: str, message: str) -> None:
     """Create an Event about a V4Deployment; `severity` is Normal or Warning. Raises ApiError."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     await api.create(EVENTS, _event(parent, now) | {"type": severity, "reason": reason, "message": message})

@@ -27,8 +27,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from v4_core.kubernetes import Json
-from v4_operator.errors import ApiError, LeadershipLost
-from v4_operator.kube.api import Api
+from v4_kube.client import KubeClient
+from v4_kube.errors import ApiError
+from v4_operator.errors import LeadershipLost
 from v4_operator.kube.discovery import LEASES, PODS
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class LeaderElection:
     """
 
     def __init__(
-        self, api: Api, namespace: str, name: str, identity: str, clock: Callable[[], float] = time.monotonic
+        self, api: KubeClient, namespace: str, name: str, identity: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.holder = ""  # as seen last
         self.problem = ""  # why it cannot be asked for, or that nobody who lives holds it

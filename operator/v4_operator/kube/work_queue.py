@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from v4_operator.errors import BUG, OperatorError
+from v4_operator.errors import BUG, Failure
 from v4_operator.metrics import ERRORS, QUEUE_LENGTH, RECONCILES
 
 log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ class WorkQueue(Generic[K]):
             self._schedule.succeeded(key, None if again is None else now + again)
             return
         delay = self._schedule.failed(key, now)
-        if isinstance(error, OperatorError):
+        if isinstance(error, Failure):
             RECONCILES.labels("error").inc()
             ERRORS.labels(error.kind).inc()
             log.warning("%s: %s; next try in %.1f s", key, error, delay)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from v4_core.kubernetes import Json
-from v4_operator.errors import OperatorError
+from v4_operator.errors import Failure
 from v4_operator.observed.objects import Key, moment
 
 _PATIENCE = timedelta(seconds=60)  # longer than an etcd election, a certificate renewal or an API server's restart
@@ -66,7 +66,7 @@ class Failures:
     def __init__(self) -> None:
         self._since: dict[Key, datetime] = {}
 
-    def look(self, key: Key, errors: Sequence[OperatorError], now: datetime) -> bool:
+    def look(self, key: Key, errors: Sequence[Failure], now: datetime) -> bool:
         """Records the errors of a reconcile. Returns whether every reconcile has failed for 60 s or longer."""
         if not errors:
             self.forget(key)

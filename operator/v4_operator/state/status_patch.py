@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any
 
 from v4_core.kubernetes import Json
-from v4_operator.errors import ApiError, KindMissing, NameTaken, OperatorError
+from v4_kube.errors import ApiError
+from v4_operator.errors import Failure, KindMissing, NameTaken
 from v4_operator.state.conditions import Condition, joined, written
 
 
@@ -56,7 +57,7 @@ def refused(old: Json, generation: int, reason: str, message: str, now: datetime
 
 
 def with_errors(
-    status: Json, old: Json, errors: Sequence[OperatorError], generation: int, now: datetime, *, stuck: bool = False
+    status: Json, old: Json, errors: Sequence[Failure], generation: int, now: datetime, *, stuck: bool = False
 ) -> dict[str, Any]:
     """`status`, with Degraded true if one of `errors` does not go away without somebody's action.
 
@@ -73,7 +74,7 @@ def with_errors(
     return {**status, "conditions": [*others, *written([degraded], old.get("conditions") or (), generation, now)]}
 
 
-def _told(error: OperatorError, stuck: bool) -> str:
+def _told(error: Failure, stuck: bool) -> str:
     """The text about an error in the status; empty while the error may go away by itself."""
     if isinstance(error, NameTaken | KindMissing) or (isinstance(error, ApiError) and not error.passing):
         return str(error)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.operator.fake_server import FakeServer, status
+from tests.kube.fake_server import FakeServer, status
 from v4_core.kubernetes import DEPLOYMENT_LABEL, MANAGED_BY_LABEL, MANAGER, Json
-from v4_operator.errors import ApiError, KindMissing, Leaving, NameTaken, OperatorError
-from v4_operator.kube.api import Api
+from v4_kube.client import KubeClient
+from v4_kube.errors import ApiError
+from v4_operator.errors import Failure, KindMissing, Leaving, NameTaken
 from v4_operator.kube.apply import Applier
 from v4_operator.kube.cache import Children
 from v4_operator.kube.discovery import Discovery
@@ -33,14 +34,14 @@ def create_only(obj: dict[str, Any]) -> dict[str, Any]:
 class Cluster:
     """An applier with its cache, which is told of everything at once."""
 
-    def __init__(self, server: FakeServer, api: Api) -> None:
+    def __init__(self, server: FakeServer, api: KubeClient) -> None:
         self.server, self.children = server, Children(lambda _: None)
         self.applier = Applier(api, Discovery(api), self.children)
 
     async def put(self, path: str, obj: dict[str, Any]) -> None:
         self.children.put(await self.server.put(path, obj))
 
-    async def apply(self, *objects: Json) -> list[OperatorError]:
+    async def apply(self, *objects: Json) -> list[Failure]:
         return await self.applier.apply(objects, lambda: True)
 
     @property
@@ -49,7 +50,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(server: FakeServer, api: Api) -> Cluster:
+def cluster(server: FakeServer, api: KubeClient) -> Cluster:
     return Cluster(server, api)
 
 
@@ -121,7 +122,7 @@ async def test_what_is_only_created_gets_its_owner_and_labels_back_and_keeps_its
     assert cluster.server.objects[A]["data"] == {"x": "1"}
 
 
-async def test_what_the_cache_does_not_know_yet_is_not_made_twice(cluster: Cluster, api: Api) -> None:
+async def test_what_the_cache_does_not_know_yet_is_not_made_twice(cluster: Cluster, api: KubeClient) -> None:
     other = Cluster(cluster.server, api)
     await cluster.apply(desired("a"), create_only(desired("b")))
     assert await other.apply(desired("a"), create_only(desired("b"))) == []

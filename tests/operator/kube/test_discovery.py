@@ -2,15 +2,16 @@
 
 import pytest
 
-from tests.operator.fake_server import FakeServer, status
+from tests.kube.fake_server import FakeServer, status
 from v4_core.kubernetes import API_VERSION
-from v4_operator.errors import ApiError, KindMissing
-from v4_operator.kube.api import Api, Resource
+from v4_kube.client import KubeClient, Resource
+from v4_kube.errors import ApiError
+from v4_operator.errors import KindMissing
 from v4_operator.kube.discovery import Discovery, Features
 from v4_operator.manifests.download import ASSIGNS_GROUPS
 
 
-async def test_versions_kinds_and_paths(server: FakeServer, api: Api) -> None:
+async def test_versions_kinds_and_paths(server: FakeServer, api: KubeClient) -> None:
     discovery = Discovery(api)
     features = await discovery.refresh()
     assert features.version == (1, 20)
@@ -29,7 +30,7 @@ async def test_versions_kinds_and_paths(server: FakeServer, api: Api) -> None:
     assert budget.api_version == "policy/v1"
 
 
-async def test_a_kind_that_was_installed_later_is_found(server: FakeServer, api: Api) -> None:
+async def test_a_kind_that_was_installed_later_is_found(server: FakeServer, api: KubeClient) -> None:
     discovery = Discovery(api)
     custom = server.kinds.pop(API_VERSION)
     assert (await discovery.refresh()).v4deployments is None
@@ -39,7 +40,9 @@ async def test_a_kind_that_was_installed_later_is_found(server: FakeServer, api:
     assert (await discovery.resource(API_VERSION, "V4Deployment")).plural == "v4deployments"
 
 
-async def test_a_group_that_goes_meanwhile_is_absent_and_an_error_forgets_nothing(server: FakeServer, api: Api) -> None:
+async def test_a_group_that_goes_meanwhile_is_absent_and_an_error_forgets_nothing(
+    server: FakeServer, api: KubeClient
+) -> None:
     discovery = Discovery(api)
     known = await discovery.refresh()
     server.fault = lambda request: status(503, "down") if request.path == "/apis" else None
@@ -50,7 +53,7 @@ async def test_a_group_that_goes_meanwhile_is_absent_and_an_error_forgets_nothin
     assert ("apps/v1", "Deployment") not in (await discovery.refresh()).kinds
 
 
-async def test_a_platform_that_gives_pods_a_group_is_recognised(server: FakeServer, api: Api) -> None:
+async def test_a_platform_that_gives_pods_a_group_is_recognised(server: FakeServer, api: KubeClient) -> None:
     assert ASSIGNS_GROUPS not in (await Discovery(api).refresh()).kinds
     server.kinds["security.openshift.io/v1"] = {"securitycontextconstraints": "SecurityContextConstraints"}
     assert ASSIGNS_GROUPS in (await Discovery(api).refresh()).kinds

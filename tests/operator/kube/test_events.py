@@ -4,10 +4,10 @@ from typing import Any
 
 import kubernetes_validate
 
-from tests.operator.fake_server import FakeServer
+from tests.kube.fake_server import FakeServer
 from v4_core.kubernetes import API_VERSION, KIND
+from v4_kube.client import KubeClient
 from v4_operator.kube import events
-from v4_operator.kube.api import Api
 
 PARENT: dict[str, Any] = {
     "apiVersion": API_VERSION,
@@ -16,7 +16,7 @@ PARENT: dict[str, Any] = {
 }
 
 
-async def test_every_transition_is_an_event_of_its_v4deployment(server: FakeServer, api: Api) -> None:
+async def test_every_transition_is_an_event_of_its_v4deployment(server: FakeServer, api: KubeClient) -> None:
     warning, normal = ("Warning", "NameTaken", "Degraded is True: x"), ("Normal", "Serving", "Ready is True: y")
     for transition in (warning, normal, warning):
         await events.post(api, PARENT, *transition)

@@ -9,11 +9,12 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kube.fake_server import FakeServer, status
 from tests.operator.conftest import until
-from tests.operator.fake_server import FakeServer, status
-from v4_operator.errors import ApiError, LeadershipLost
+from v4_kube.client import KubeClient
+from v4_kube.errors import ApiError
+from v4_operator.errors import LeadershipLost
 from v4_operator.kube import leader_election as module
-from v4_operator.kube.api import Api
 from v4_operator.kube.leader_election import DEADLINE_SECONDS, DURATION_SECONDS, GONE_SECONDS, LeaderElection, Sightings
 from v4_operator.process import identity_of
 
@@ -65,7 +66,7 @@ def test_no_stamp_of_another_clock_matters(looks: list[tuple[float, bool]], stam
         assert sightings.free(record("a", f"{stamp}{version}"), now) is (now - changed > 15)
 
 
-async def test_taken_renewed_and_handed_over(server: FakeServer, api: Api) -> None:
+async def test_taken_renewed_and_handed_over(server: FakeServer, api: KubeClient) -> None:
     first, second = LeaderElection(api, "n", "l", "first"), LeaderElection(api, "n", "l", "second")
     with pytest.raises(LeadershipLost):
         first.check()
@@ -90,7 +91,7 @@ async def test_taken_renewed_and_handed_over(server: FakeServer, api: Api) -> No
     )
 
 
-async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, api: Api) -> None:
+async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, api: KubeClient) -> None:
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("dead", "in the future")})
     clock = Clock()
     election = LeaderElection(api, "n", "l", "me", clock)
@@ -105,13 +106,15 @@ async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, 
     assert server.objects[PATH]["spec"]["holderIdentity"] == "me"
 
 
-async def test_a_process_that_follows_another_of_its_identity_does_not_wait(server: FakeServer, api: Api) -> None:
+async def test_a_process_that_follows_another_of_its_identity_does_not_wait(
+    server: FakeServer, api: KubeClient
+) -> None:
     await LeaderElection(api, "n", "l", "pod").acquire()
     await asyncio.wait_for(LeaderElection(api, "n", "l", "pod").acquire(), 10)
     assert server.objects[PATH]["spec"]["holderIdentity"] == "pod"
 
 
-async def test_of_many_at_once_one_gets_it(server: FakeServer, api: Api) -> None:
+async def test_of_many_at_once_one_gets_it(server: FakeServer, api: KubeClient) -> None:
     elections = [LeaderElection(api, "n", "l", str(index)) for index in range(8)]
     tasks = [asyncio.create_task(election.acquire()) for election in elections]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +124,7 @@ async def test_of_many_at_once_one_gets_it(server: FakeServer, api: Api) -> None
         task.cancel()
 
 
-async def test_lost_at_once_to_another_holder(server: FakeServer, api: Api) -> None:
+async def test_lost_at_once_to_another_holder(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
@@ -129,7 +132,7 @@ async def test_lost_at_once_to_another_holder(server: FakeServer, api: Api) -> N
         await asyncio.wait_for(election.keep(), 10)
 
 
-async def test_lost_when_it_was_deleted(server: FakeServer, api: Api) -> None:
+async def test_lost_when_it_was_deleted(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     await server.remove(PATH)
@@ -137,7 +140,7 @@ async def test_lost_when_it_was_deleted(server: FakeServer, api: Api) -> None:
         await asyncio.wait_for(election.keep(), 10)
 
 
-async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: Api) -> None:
+async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     live = server.objects[PATH]
@@ -149,7 +152,7 @@ async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: Api)
     keeping.cancel()
 
 
-async def test_errors_are_tried_again_until_the_deadline(server: FakeServer, api: Api) -> None:
+async def test_errors_are_tried_again_until_the_deadline(server: FakeServer, api: KubeClient) -> None:
     clock = Clock()
     election = LeaderElection(api, "n", "l", "me", clock)
     await election.acquire()
@@ -169,7 +172,7 @@ async def test_errors_are_tried_again_until_the_deadline(server: FakeServer, api
         await asyncio.wait_for(keeping, 10)
 
 
-async def test_taking_goes_on_through_errors(server: FakeServer, api: Api) -> None:
+async def test_taking_goes_on_through_errors(server: FakeServer, api: KubeClient) -> None:
     server.fault = lambda _: status(403, "Forbidden", "no rights yet")
     election = LeaderElection(api, "n", "l", "me")
     waiting = asyncio.create_task(election.acquire())
@@ -184,7 +187,7 @@ async def test_taking_goes_on_through_errors(server: FakeServer, api: Api) -> No
     assert election.problem == ""
 
 
-async def test_a_release_that_fails_says_so(server: FakeServer, api: Api) -> None:
+async def test_a_release_that_fails_says_so(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
@@ -198,7 +201,7 @@ PHASES: dict[str, Any] = {"metadata": {"namespace": "n", "name": "former"}, "sta
 
 @pytest.mark.parametrize("ended", [None, {**PHASES, "status": {"phase": "Failed"}}], ids=["deleted", "evicted"])
 async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_needs_to_renew(
-    server: FakeServer, api: Api, ended: dict[str, Any] | None
+    server: FakeServer, api: KubeClient, ended: dict[str, Any] | None
 ) -> None:
     spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
@@ -224,7 +227,7 @@ async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_need
     assert (election.problem, server.objects[PATH]["spec"]["holderIdentity"]) == ("", "me")
 
 
-async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: Api) -> None:
+async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: KubeClient) -> None:
     """The process in it works until it ended; a replica that begins meanwhile does not call itself ready."""
     spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
@@ -246,7 +249,7 @@ async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: 
 
 @pytest.mark.parametrize("holder", ["laptop_1a2b", "pod_elsewhere", "former"])
 async def test_a_holder_of_whom_nothing_is_known_has_the_lease_s_own_time(
-    server: FakeServer, api: Api, holder: str
+    server: FakeServer, api: KubeClient, holder: str
 ) -> None:
     spec = {**record(holder), "leaseDurationSeconds": DURATION_SECONDS}
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})

@@ -2,17 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from tests.kube.fake_server import FakeServer, status
 from tests.operator.conftest import until
-from tests.operator.fake_server import FakeServer, status
 from v4_core.kubernetes import DEPLOYMENT_LABEL
-from v4_operator.kube import watch as module
-from v4_operator.kube.api import Api, Resource
+from v4_kube.client import KubeClient, Resource
 from v4_operator.kube.cache import Children
 from v4_operator.kube.watch import Watches
 from v4_operator.metrics import REGISTRY
@@ -33,14 +31,10 @@ def obj(name: str, namespace: str = "n", **body: Any) -> dict[str, Any]:
     return {"metadata": {"namespace": namespace, "name": name, "labels": labels}, **body}
 
 
-def _holds(followed: "Followed", name: str) -> bool:
-    return name in followed.names()
-
-
 class Followed:
     """Watches, and what they said."""
 
-    def __init__(self, api: Api, *namespaces: str) -> None:
+    def __init__(self, api: KubeClient, *namespaces: str) -> None:
         self.changed: list[Key] = []
         self.children = Children(self.changed.append)
         self.errors: list[BaseException] = []
@@ -55,7 +49,7 @@ class Followed:
 
 
 @pytest.fixture
-async def followed(api: Api) -> AsyncIterator[Followed]:
+async def followed(api: KubeClient) -> AsyncIterator[Followed]:
     made = Followed(api)
     yield made
     await made.watches.close()
@@ -108,56 +102,6 @@ async def test_failures_are_counted_from_nothing(server: FakeServer, followed: F
     await until(lambda: counted() == 1)
 
 
-async def test_a_broken_stream_goes_on_without_a_new_list(server: FakeServer, followed: Followed) -> None:
-    followed.watches.follow([CONFIG_MAPS])
-    await followed.watches.synced()
-    for name in "abc":
-        server.cut_streams()
-        await server.put(path(name), obj(name))
-        await until(partial(_holds, followed, name))
-    assert server.count("GET /api/v1/configmaps") > 3
-    server.fault = lambda request: None if "watch" in request.query else status(500, "no list wanted")
-    await server.put(path("d"), obj("d"))
-    await until(lambda: "d" in followed.names())
-
-
-async def test_a_version_that_expired_is_listed_again_and_what_went_is_noticed(
-    server: FakeServer, followed: Followed
-) -> None:
-    await server.put(path("a"), obj("a"))
-    await server.put(path("gone"), obj("gone"))
-    followed.watches.follow([CONFIG_MAPS])
-    await followed.watches.synced()
-    server.fault = lambda _: status(503, "down")
-    server.cut_streams()
-    await server.remove(path("gone"))
-    await server.put(path("b"), obj("b"))
-    await server.forget_history()
-    server.fault = lambda _: None
-    await until(lambda: followed.names() == {"a", "b"})
-
-
-@pytest.mark.parametrize("answer", [status(410, "Gone"), status(403, "Forbidden"), web.Response(status=500)])
-async def test_a_watch_that_is_refused_is_tried_again(
-    server: FakeServer, followed: Followed, answer: web.Response, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
-    refused = 0
-
-    def refuse(request: web.Request) -> web.Response | None:
-        nonlocal refused
-        if "watch" not in request.query or refused == 2:
-            return None
-        refused += 1
-        return web.Response(status=answer.status, body=answer.body)
-
-    server.fault = refuse
-    followed.watches.follow([CONFIG_MAPS])
-    await until(lambda: refused == 2)
-    await server.put(path("a"), obj("a"))
-    await until(lambda: followed.names() == {"a"})
-
-
 async def test_a_watch_that_is_always_refused_is_told_and_tried_ever_less_often(
     server: FakeServer, followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,21 +111,7 @@ async def test_a_watch_that_is_always_refused_is_told_and_tried_ever_less_often(
     await until(lambda: "no watch; trying again" in caplog.text)
 
 
-async def test_a_dead_stream_is_noticed(
-    server: FakeServer, followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.2)
-    followed.watches.follow([CONFIG_MAPS])
-    await followed.watches.synced()
-    server.mute = True
-    await server.put(path("a"), obj("a"))
-    asked = server.count("GET")
-    await until(lambda: server.count("GET") > asked)
-    server.mute = False
-    await until(lambda: followed.names() == {"a"})
-
-
-async def test_namespaces_are_watched_one_by_one(server: FakeServer, api: Api) -> None:
+async def test_namespaces_are_watched_one_by_one(server: FakeServer, api: KubeClient) -> None:
     await server.put(path("a", "n"), obj("a", "n"))
     await server.put(path("b", "m"), obj("b", "m"))
     await server.put(path("c", "other"), obj("c", "other"))
@@ -205,21 +135,3 @@ async def test_kinds_come_and_go(server: FakeServer, followed: Followed) -> None
     await server.put(path("b", resource=newer), obj("b"))
     followed.watches.follow([CONFIG_MAPS, newer])
     await until(lambda: followed.names("PodDisruptionBudget") == {"b"})
-
-
-async def test_a_long_list_comes_in_pages(server: FakeServer, followed: Followed) -> None:
-    pages = {"": ("a", "next"), "next": ("b", "")}
-
-    def page(request: web.Request) -> web.Response | None:
-        if "watch" in request.query:
-            return None
-        assert request.query["limit"] == "500"
-        name, following = pages[request.query.get("continue", "")]
-        item = obj(name)
-        item["metadata"] |= {"uid": name, "resourceVersion": "3", "creationTimestamp": ""}
-        return web.json_response({"metadata": {"resourceVersion": "5", "continue": following}, "items": [item]})
-
-    server.fault = page
-    followed.watches.follow([CONFIG_MAPS])
-    await followed.watches.synced()
-    assert followed.names() == {"a", "b"}

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from v4_operator.errors import ApiError
+from v4_kube.errors import ApiError
 from v4_operator.observed.objects import Key
 from v4_operator.state.history import Failures, Readiness, is_ready
 

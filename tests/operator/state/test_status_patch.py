@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from v4_operator.errors import ApiError, KindMissing, Leaving, NameTaken, OperatorError, Unreachable
+from v4_kube.errors import ApiError, Unreachable
+from v4_operator.errors import Failure, KindMissing, Leaving, NameTaken
 from v4_operator.state.status_patch import Transition, merge_patch, refused, transitions, with_errors
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -102,7 +103,7 @@ NO_WEBHOOK = 'Internal error occurred: failed calling webhook "x": Post "https:/
         ([Leaving("soon"), FORBIDDEN, NameTaken("taken")], "NameTaken", "PATCH /x: no rights; taken"),
     ],
 )
-def test_only_what_somebody_must_act_on_degrades(errors: list[OperatorError], reason: str | None, message: str) -> None:
+def test_only_what_somebody_must_act_on_degrades(errors: list[Failure], reason: str | None, message: str) -> None:
     status = {"conditions": [condition("Degraded", "False"), condition("Ready", "True")]}
     new = with_errors(status, {}, errors, 3, NOW)
     if reason is None:
@@ -117,7 +118,7 @@ def test_only_what_somebody_must_act_on_degrades(errors: list[OperatorError], re
 
 
 def test_an_error_that_should_pass_and_does_not_is_told() -> None:
-    errors = [Leaving("soon"), ApiError("apply x", 500, {"message": NO_WEBHOOK})]
+    errors: list[Failure] = [Leaving("soon"), ApiError("apply x", 500, {"message": NO_WEBHOOK})]
     (degraded,) = with_errors({}, {}, errors, 3, NOW, stuck=True)["conditions"]
     told = f"apply x: {NO_WEBHOOK} (retried for over a minute)"
     assert (degraded["status"], degraded["reason"], degraded["message"]) == ("True", "ApplyFailed", told)

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from v4_operator.kube.api import Api
+from v4_kube.client import KubeClient
 
 Fault = Callable[[web.Request], web.StreamResponse | None]
 
@@ -236,8 +236,10 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[tuple[FakeServer, Api]]:
-    """A server, and a client that is connected to it; `folder` takes the kubeconfig."""
+async def serving(
+    folder: Path, on_write: Callable[[str, str], None] = lambda verb, kind: None
+) -> AsyncIterator[tuple[FakeServer, KubeClient]]:
+    """Yields a server, and a client that is connected to it; the kubeconfig is written into `folder`."""
     server = FakeServer()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
@@ -251,7 +253,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[FakeServer, Api]]:
         "users": [{"name": "u", "user": {"token": "secret"}}],
     }
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    api = await Api.connect(folder / "kubeconfig")
+    api = await KubeClient.connect("v4serve-operator", folder / "kubeconfig", on_write)
     try:
         yield server, api
     finally:

@@ -1,14 +1,19 @@
-"""The Kubernetes API as plain JSON: requests, streams, and what they raise. The only file that knows HTTP.
+"""The Kubernetes API as plain JSON: requests, streams, and their errors. Only this module knows HTTP.
 
-Objects are the mappings that the server sends. Every request that changes something is counted, and goes through
-`guard` first, so that a replica that may have lost the Lease cannot write. Knows no kind and no policy.
+Objects are the mappings that the server sends. Every request that changes something calls `guard` and `on_write` first,
+so that a replica of the operator that may have lost leadership cannot write.
+
+The kubelet renews the token of a pod in its file. A token of a ServiceAccount that was deleted and created again is
+refused until then, which may take an hour. If the server refuses the credentials, they are therefore read again before
+the next request.
 """
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,13 +24,13 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from v4_core.errors import ConfigError
-from v4_core.kubernetes import MANAGER
-from v4_operator.errors import ApiError, Unreachable
-from v4_operator.metrics import API_WRITES
+from v4_kube.errors import ApiError, Unreachable
 
 _Body = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-_SECONDS = 10.0  # of one request; with the Lease's renewal deadline less than the Lease's duration
+# Timeout of one write. Added to the time for which a leader trusts its last renewal, it is less than the time after
+# which another replica may lead (v4_operator.kube.leader_election).
+_SECONDS = 10.0
 _READ = aiohttp.ClientTimeout(total=60.0, sock_connect=_SECONDS, sock_read=30.0)
 _WRITE = aiohttp.ClientTimeout(total=_SECONDS)
 
@@ -35,57 +40,68 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind as the server's paths name it."""
+    """A kind of object, and its name in the server's paths."""
 
     api_version: str
     kind: str
     plural: str
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Of one object, or of all of a namespace, or of all."""
+        """Returns the path of one object, of all objects in a namespace, or of all objects."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         parts = [root, f"namespaces/{namespace}" if namespace else "", self.plural, name, subresource]
         return "/".join(part for part in parts if part)
 
 
-class Api:
-    """One connection pool to one cluster."""
+class KubeClient:
+    """A pool of connections to the API server of one cluster.
 
-    def __init__(self, client: ApiClient) -> None:
-        self.configuration = client.configuration
-        self.guard: Callable[[], None] = lambda: None  # raises where nothing may be written
-        self._client = client
+    `name` is the field manager of writes and the user agent. `guard` is called before each write, and raises if nothing
+    may be written. `on_write` is called with the verb and the kind of each write.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        configuration: Configuration,
+        kubeconfig: Path | None = None,
+        on_write: Callable[[str, str], None] = lambda verb, kind: None,
+    ) -> None:
+        self.configuration = configuration
+        self.guard: Callable[[], None] = lambda: None
+        self._manager, self._on_write = name, on_write
+        self._kubeconfig = kubeconfig
+        self._refused = False  # whether the server refused the credentials of the last request
+        configuration.connection_pool_maxsize = 0  # every watch keeps one connection for good
+        self._client = ApiClient(configuration)
+        self._client.user_agent = f"{name}/{version('v4serve')}"
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None = None) -> "Api":
-        """As $KUBECONFIG or `kubeconfig` says, else as the pod's service account. Raises ConfigError; sends nothing."""
+    async def connect(
+        cls,
+        name: str,
+        kubeconfig: Path | None = None,
+        on_write: Callable[[str, str], None] = lambda verb, kind: None,
+    ) -> "KubeClient":
+        """Returns a client with the credentials of `kubeconfig` or $KUBECONFIG, or else of the pod's service account.
+
+        Raises ConfigError if there are none. Sends no request.
+        """
         configuration = Configuration()
-        in_cluster = kubeconfig is None and "KUBECONFIG" not in os.environ and own_namespace()
-        try:
-            if in_cluster:
-                load_incluster_config(client_configuration=configuration)
-            else:
-                file = str(kubeconfig) if kubeconfig else None
-                await load_kube_config(config_file=file, client_configuration=configuration)
-        except (ConfigException, OSError, yaml.YAMLError) as error:
-            said = " ".join(str(error).split())
-            raise ConfigError(f"no cluster to connect to: {said}; set KUBECONFIG, or run in a pod") from error
-        configuration.connection_pool_maxsize = 0  # every watch keeps one connection for good
-        client = ApiClient(configuration)
-        client.user_agent = f"{MANAGER}/{version('v4serve')}"
-        return cls(client)
+        await _read_credentials(configuration, kubeconfig)
+        return cls(name, configuration, kubeconfig, on_write)
 
     async def close(self) -> None:
-        """End all connections."""
+        """Closes all connections."""
         await self._client.close()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None, *, metadata_only: bool = False) -> Any:
-        """What the server answers. Raises ApiError."""
+        """Returns the server's answer. Raises ApiError."""
         accept = _METADATA_ONLY.format("List") if metadata_only else "application/json"
         return await self._answer("GET", path, query, accept=accept)
 
     async def exists(self, resource: Resource, namespace: str, name: str) -> bool:
-        """Whether the server has an object; its content does not travel. Raises ApiError."""
+        """Whether an object exists; its content is not transferred. Raises ApiError."""
         try:
             await self._answer("GET", resource.path(namespace, name), accept=_METADATA_ONLY.format(""))
         except ApiError as error:
@@ -95,48 +111,51 @@ class Api:
         return True
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Any:
-        """Make an object that does not exist. Raises ApiError, of status 409 where it does."""
+        """Creates an object. Raises ApiError, with status 409 if the object exists."""
         metadata = body["metadata"]
         path = resource.path(metadata["namespace"])
         return await self._write("POST", "create", resource, metadata["name"], path, body)
 
     async def replace(self, resource: Resource, body: Mapping[str, Any]) -> Any:
-        """Write a whole object, if it is still of the body's resourceVersion. Raises ApiError."""
+        """Replaces an object if it still has the resourceVersion of `body`. Raises ApiError."""
         name = body["metadata"]["name"]
         path = resource.path(body["metadata"]["namespace"], name)
         return await self._write("PUT", "update", resource, name, path, body)
 
     async def apply(self, resource: Resource, body: Mapping[str, Any]) -> Any:
-        """Server-side apply, forced: fields of `body` become ours, former fields of ours go. Raises ApiError."""
+        """Server-side apply with force. Raises ApiError.
+
+        The client's name becomes the manager of the fields of `body`; fields that it managed before are removed.
+        """
         name = body["metadata"]["name"]
         path = resource.path(body["metadata"]["namespace"], name)
-        query = {"fieldManager": MANAGER, "force": "true"}
+        query = {"fieldManager": self._manager, "force": "true"}
         return await self._write("PATCH", "apply", resource, name, path, body, query, "application/apply-patch+yaml")
 
     async def patch(
         self, resource: Resource, namespace: str, name: str, operations: Sequence[Mapping[str, Any]]
     ) -> Any:
-        """Carry out these operations of RFC 6902. Raises ApiError."""
-        path, query = resource.path(namespace, name), {"fieldManager": MANAGER}
+        """Applies operations of a JSON patch (RFC 6902). Raises ApiError."""
+        path, query = resource.path(namespace, name), {"fieldManager": self._manager}
         return await self._write(
             "PATCH", "patch", resource, name, path, operations, query, "application/json-patch+json"
         )
 
     async def patch_status(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> Any:
-        """Merge `patch` into an object's status. Raises ApiError."""
+        """Merges `patch` into an object's status (RFC 7386). Raises ApiError."""
         path = resource.path(namespace, name, "status")
-        query = {"fieldManager": MANAGER}
+        query = {"fieldManager": self._manager}
         return await self._write("PATCH", "patch", resource, name, path, patch, query, "application/merge-patch+json")
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> Any:
-        """Delete this very object; what it owns goes after it. Raises ApiError."""
+        """Deletes the object with this uid, and then, in the background, the objects that it owns. Raises ApiError."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         return await self._write("DELETE", "delete", resource, name, resource.path(namespace, name), body)
 
     async def watch(
         self, path: str, query: Mapping[str, str], quiet_seconds: float, *, metadata_only: bool = False
-    ) -> AsyncIterator[Any]:
-        """Events until the server ends the stream, or is silent for too long. Raises ApiError."""
+    ) -> AsyncGenerator[Any, None]:
+        """Yields events until the server ends the stream. Raises ApiError, also after a silence of `quiet_seconds`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=quiet_seconds)
         accept = _METADATA_ONLY.format("") if metadata_only else "application/json"
         what = f"watch {path}"
@@ -161,7 +180,7 @@ class Api:
         content_type: str = "application/json",
     ) -> Any:
         self.guard()
-        API_WRITES.labels(verb, resource.kind).inc()
+        self._on_write(verb, resource.kind)
         what = f"{verb} {resource.kind} {name}"
         return await self._answer(method, path, query, body, content_type=content_type, what=what)
 
@@ -194,6 +213,8 @@ class Api:
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own, with several limits
     ) -> aiohttp.ClientResponse:
         with _mapped(what):
+            if self._refused:
+                await _read_credentials(self.configuration, self._kubeconfig)
             request = await self._client.param_serialize(
                 method,
                 path,
@@ -204,23 +225,41 @@ class Api:
             )
             answer = await self._client.call_api(*request, _request_timeout=timeout)
             response: aiohttp.ClientResponse = answer.response
+            self._refused = response.status == HTTPStatus.UNAUTHORIZED
             if response.status >= 300:
                 raise ApiError(what, response.status, _json(await response.text()))
         return response
 
 
 def own_namespace() -> str:
-    """Of the pod that this process runs in; empty outside a cluster."""
+    """Returns the namespace of the pod that this process runs in, or "" outside a cluster."""
     return _NAMESPACE_FILE.read_text(encoding="utf-8").strip() if _NAMESPACE_FILE.exists() else ""
 
 
 @contextmanager
 def _mapped(what: str) -> Iterator[None]:
-    """Turns what the libraries raise into the operator's errors."""
+    """Turns the errors of libraries, and of credentials that cannot be read again, into ApiError."""
     try:
         yield
     except (aiohttp.ClientError, OSError, ConfigException, json.JSONDecodeError) as error:
         raise Unreachable(what, error) from error
+    except ConfigError as error:
+        raise ApiError(what, 0, {"message": str(error)}) from error
+
+
+async def _read_credentials(configuration: Configuration, kubeconfig: Path | None) -> None:
+    """Fills in the API server's address and the credentials. Raises ConfigError if they cannot be read."""
+    try:
+        file = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG")
+        if file or not own_namespace():
+            await load_kube_config(config_file=file, client_configuration=configuration)
+        else:
+            load_incluster_config(client_configuration=configuration)
+    except (ConfigException, OSError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ConfigError(
+            f"the Kubernetes API cannot be reached ({reason}): run in a pod with a service account, or set KUBECONFIG"
+        ) from error
 
 
 def _json(text: str) -> Any:

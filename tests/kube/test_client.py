@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.operator.fake_server import FakeServer, status
+from tests.kube.fake_server import FakeServer, serving, status
 from v4_core.errors import ConfigError
-from v4_operator.errors import ApiError, LeadershipLost, Unreachable
-from v4_operator.kube.api import Api, Resource
-from v4_operator.metrics import API_WRITES
+from v4_kube.client import KubeClient, Resource
+from v4_kube.errors import ApiError, Unreachable
 
 CONFIG_MAPS = Resource("v1", "ConfigMap", "configmaps")
 PATH = "/api/v1/namespaces/n/configmaps/a"
@@ -26,9 +25,7 @@ def test_paths() -> None:
     assert deployments.path("n", "a", "status") == "/apis/apps/v1/namespaces/n/deployments/a/status"
 
 
-async def test_objects_are_made_changed_and_deleted(server: FakeServer, api: Api) -> None:
-    writes = API_WRITES.labels("apply", "ConfigMap")._value
-    before = writes.get()
+async def test_objects_are_made_changed_and_deleted(server: FakeServer, api: KubeClient) -> None:
     made = await api.create(CONFIG_MAPS, BODY)
     with pytest.raises(ApiError, match="AlreadyExists") as info:
         await api.create(CONFIG_MAPS, BODY)
@@ -44,10 +41,21 @@ async def test_objects_are_made_changed_and_deleted(server: FakeServer, api: Api
         await api.delete(CONFIG_MAPS, "n", "a", "another uid")
     await api.delete(CONFIG_MAPS, "n", "a", made["metadata"]["uid"])
     assert server.objects == {}
-    assert writes.get() == before + 1
 
 
-async def test_how_a_write_is_asked_for(server: FakeServer, api: Api) -> None:
+async def test_writes_are_counted_and_reads_are_not(tmp_path: Path) -> None:
+    writes: list[tuple[str, str]] = []
+    async with serving(tmp_path, lambda verb, kind: writes.append((verb, kind))) as (_, api):
+        made = await api.create(CONFIG_MAPS, BODY)
+        await api.get(PATH)
+        await api.exists(CONFIG_MAPS, "n", "a")
+        with pytest.raises(ApiError):
+            await api.delete(CONFIG_MAPS, "n", "a", "another uid")
+        await api.delete(CONFIG_MAPS, "n", "a", made["metadata"]["uid"])
+    assert writes == [("create", "ConfigMap"), ("delete", "ConfigMap"), ("delete", "ConfigMap")]
+
+
+async def test_how_a_write_is_asked_for(server: FakeServer, api: KubeClient) -> None:
     seen: list[Any] = []
 
     def look(request: web.Request) -> None:
@@ -61,13 +69,16 @@ async def test_how_a_write_is_asked_for(server: FakeServer, api: Api) -> None:
     assert seen[1] == ("application/merge-patch+json", manager, "Bearer secret")
 
 
-async def test_nothing_is_written_against_the_guard(server: FakeServer, api: Api) -> None:
+async def test_nothing_is_written_against_the_guard(server: FakeServer, api: KubeClient) -> None:
+    class Refused(Exception):
+        """What a guard may raise."""
+
     def refuse() -> None:
-        raise LeadershipLost("lost")
+        raise Refused
 
     api.guard = refuse
     for write in (api.create(CONFIG_MAPS, BODY), api.apply(CONFIG_MAPS, BODY), api.delete(CONFIG_MAPS, "n", "a", "u")):
-        with pytest.raises(LeadershipLost):
+        with pytest.raises(Refused):
             await write
     assert server.requests == []
     await api.get("/version")
@@ -84,14 +95,14 @@ async def test_nothing_is_written_against_the_guard(server: FakeServer, api: Api
         (lambda: web.Response(text='{"cut'), True, "does not answer"),
     ],
 )
-async def test_refusals(server: FakeServer, api: Api, answer: Any, passing: bool, message: str) -> None:
+async def test_refusals(server: FakeServer, api: KubeClient, answer: Any, passing: bool, message: str) -> None:
     server.fault = lambda _: answer()
     with pytest.raises(ApiError, match=message) as info:
         await api.get("/version")
     assert info.value.passing is passing
 
 
-async def test_a_refused_write_names_its_object_and_the_servers_words(server: FakeServer, api: Api) -> None:
+async def test_a_refused_write_names_its_object_and_the_servers_words(server: FakeServer, api: KubeClient) -> None:
     server.fault = lambda _: status(422, "Invalid", "spec.x: Invalid value")
     writes = {
         "create": api.create(CONFIG_MAPS, BODY),
@@ -117,7 +128,7 @@ async def test_no_server_at_all(tmp_path: Path) -> None:
             }
         )
     )
-    api = await Api.connect(tmp_path / "config")
+    api = await KubeClient.connect("test", tmp_path / "config")
     with pytest.raises(Unreachable, match="the API server does not answer"):
         await api.get("/version")
     await api.close()
@@ -128,11 +139,11 @@ async def test_no_usable_kubeconfig(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "config"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(ConfigError, match=r"no cluster to connect to: .*; set KUBECONFIG, or run in a pod"):
-        await Api.connect(file)
+    with pytest.raises(ConfigError, match=r"API cannot be reached \(.*\): run in a pod .*, or set KUBECONFIG"):
+        await KubeClient.connect("test", file)
 
 
-async def test_a_stream_that_is_silent_for_too_long_ends(server: FakeServer, api: Api) -> None:
+async def test_a_stream_that_is_silent_for_too_long_ends(server: FakeServer, api: KubeClient) -> None:
     query = {"resourceVersion": "1"}
 
     async def follow() -> list[Any]:
@@ -140,3 +151,20 @@ async def test_a_stream_that_is_silent_for_too_long_ends(server: FakeServer, api
 
     with pytest.raises(Unreachable):
         await asyncio.wait_for(follow(), 10)
+
+
+async def test_refused_credentials_are_read_again(server: FakeServer, api: KubeClient, tmp_path: Path) -> None:
+    token = "Bearer renewed"
+    server.fault = lambda request: status(401, "Unauthorized") if request.headers["Authorization"] != token else None
+    for _ in range(2):
+        with pytest.raises(ApiError, match="Unauthorized") as info:
+            await api.get("/version")
+        assert info.value.passing
+    file = tmp_path / "kubeconfig"
+    text = file.read_text()
+    file.write_text("{")
+    with pytest.raises(ApiError, match="GET /version: the Kubernetes API cannot be reached") as info:
+        await api.get("/version")
+    assert info.value.passing
+    file.write_text(text.replace("secret", "renewed"))
+    await api.get("/version")
