@@ -32,7 +32,7 @@ def by_operator(release: Installed) -> tuple[float, list[Object]]:
     lasted = time.perf_counter() - began
     made = [plain(child, NAMESPACE) for child in release.get(CHILDREN, *SELECTOR)["items"]]
     release.kubectl("delete", "v4d", NAME)
-    gone(release)
+    wait_until_deleted(release)
     return lasted, made
 
 
@@ -43,11 +43,11 @@ def by_hand(release: Installed, children: Sequence[Object]) -> float:
     release.kubectl("wait", f"deployment/{NAME}-router", "--for=condition=Available", f"--timeout={SECONDS}s")
     lasted = time.perf_counter() - began
     release.kubectl("delete", CHILDREN, *SELECTOR)
-    gone(release)
+    wait_until_deleted(release)
     return lasted
 
 
-def gone(release: Installed) -> None:
+def wait_until_deleted(release: Installed) -> None:
     """Wait until all objects are deleted, including pods that drain."""
     release.cluster.wait(lambda: not release.children(NAME), SECONDS, "all objects are deleted")
 

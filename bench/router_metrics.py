@@ -97,8 +97,8 @@ def measure() -> list[Share]:
         one, many = least(lambda: requests.count(1)), least(lambda: requests.count(TOKENS))
         timing = requests.count(TOKENS)
         line = least(lambda: requests.log(timing))
-    told = subprocess.run([sys.executable, "-m", "bench.router", "--json"], check=True, capture_output=True, text=True)
-    loads = {load["name"]: 1 / load["requests_per_core_second"] for load in json.loads(told.stdout)["loads"]}
+    done = subprocess.run([sys.executable, "-m", "bench.router", "--json"], check=True, capture_output=True, text=True)
+    loads = {load["name"]: 1 / load["requests_per_core_second"] for load in json.loads(done.stdout)["loads"]}
     short, long = loads["1,000 ids, 1 token"], loads[f"1,000 ids, {TOKENS} tokens"]
     return [
         Share("metrics of a request of 1,000 ids and 1 token", one, short),

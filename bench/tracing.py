@@ -33,8 +33,8 @@ class Cost:
 def router_seconds(environment: Mapping[str, str]) -> dict[str, float]:
     """Return the router's CPU seconds by kind of request, from one run of bench.router."""
     command = [sys.executable, "-m", "bench.router", "--json"]
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    loads = {load["name"]: 1 / load["requests_per_core_second"] for load in json.loads(told.stdout)["loads"]}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    loads = {load["name"]: 1 / load["requests_per_core_second"] for load in json.loads(done.stdout)["loads"]}
     return {kind: loads[kind] for kind in KINDS}
 
 

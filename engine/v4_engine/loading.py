@@ -127,7 +127,7 @@ def _too_few_bytes(g: CacheGeometry, o: EngineOptions, size: int, length: int) -
     tails = (o.max_sequences + SchedulerConfig.scratch_tails) * g.tail_bytes
     shorter = " or max_model_len" if length > _LEAST_TOKENS else ""
     return (
-        f"{size} B of cache memory cannot hold one sequence of {length} tokens beside {o.max_sequences} tails: that "
+        f"{size} B of cache memory cannot hold {o.max_sequences} tails and one sequence of {length} tokens: that "
         f"takes {blocks + tails} B, of which {tails} are for tails and {checkpoint} for a checkpoint; raise memory, or "
         f"lower max_sequences{shorter}"
     )

@@ -35,14 +35,14 @@ class Model:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._tree = scheduler.pool.tree
-        self._gone: list[bytes] = []
+        self._evicted: list[bytes] = []
         evict = self._tree.evict
 
         def watched():  # type: ignore[no-untyped-def]
-            gone = evict()
-            if gone is not None and gone.what == "block":
-                self._gone = [*(name for name in self._gone if name != gone.name), gone.name][-SLOTS:]
-            return gone
+            evicted = evict()
+            if evicted is not None and evicted.what == "block":
+                self._evicted = [*(name for name in self._evicted if name != evicted.name), evicted.name][-SLOTS:]
+            return evicted
 
         self._tree.evict = watched  # type: ignore[method-assign]
 
@@ -61,7 +61,7 @@ class Model:
                 results["hit"] += 1
             elif position < end:
                 results["replayed" if replayed > restored else "no_checkpoint"] += 1
-            elif block < len(names) and names[block] in self._gone:
+            elif block < len(names) and names[block] in self._evicted:
                 results["evicted"] += 1
             else:
                 results["no_blocks"] += 1

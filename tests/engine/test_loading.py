@@ -55,7 +55,7 @@ def test_too_few_bytes_say_how_many_it_takes(model: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1 << 55, 1 << 80])
-def test_memory_that_cannot_be_had_is_one_clear_error(model: Path, size: int) -> None:
+def test_a_failed_allocation_is_one_clear_error(model: Path, size: int) -> None:
     with pytest.raises(ConfigError, match="this machine cannot allocate"):
         load_engine(model, options(cache_bytes=size))
 

@@ -26,7 +26,7 @@ CONFIG = tiny_config()
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One model in every naming scheme."""
-    folder = tmp_path_factory.mktemp("spellings")
+    folder = tmp_path_factory.mktemp("checkpoints")
     model = oracle({}, tiny_tensors(CONFIG))
     model.save_pretrained(folder / "default")
     model.save_pretrained(folder / "shards", max_shard_size="500KB")
@@ -40,7 +40,7 @@ def names(path: Path) -> set[str]:
     return {name for file in weight_files(path) for name in load_file(file)}
 
 
-def test_these_are_the_spellings(checkpoints: dict[str, Path]) -> None:
+def test_transformers_writes_these_names(checkpoints: dict[str, Path]) -> None:
     """The other tests show something only if transformers really writes these names."""
     assert "layers.1.attn.kv_norm.weight" in names(checkpoints["deepseek"])
     assert "model.layers.1.attn.norm.weight" in names(checkpoints["default"])
@@ -49,9 +49,9 @@ def test_these_are_the_spellings(checkpoints: dict[str, Path]) -> None:
     assert len(weight_files(checkpoints["shards"])) > 1
 
 
-@pytest.mark.parametrize("spelling", ["deepseek", "default", "shards", "modules"])
-def test_a_spelling_gives_the_same_tensors(checkpoints: dict[str, Path], spelling: str) -> None:
-    theirs = dict(read(CONFIG, weight_files(checkpoints[spelling])))
+@pytest.mark.parametrize("scheme", ["deepseek", "default", "shards", "modules"])
+def test_every_naming_scheme_gives_the_same_tensors(checkpoints: dict[str, Path], scheme: str) -> None:
+    theirs = dict(read(CONFIG, weight_files(checkpoints[scheme])))
     ours = tiny_tensors(CONFIG)
     assert theirs.keys() == ours.keys() == expected_shapes(CONFIG).keys()
     assert all(torch.equal(theirs[name], ours[name]) for name in ours)
@@ -76,12 +76,12 @@ def test_a_folder_as_saved_is_served_and_pairs_with_every_other(checkpoints: dic
     assert answers == [answers[0]] * len(checkpoints)
 
 
-@pytest.mark.parametrize("spelling", ["default", "modules"])
-def test_transformers_reads_back_what_is_loaded_here(checkpoints: dict[str, Path], spelling: str) -> None:
+@pytest.mark.parametrize("scheme", ["default", "modules"])
+def test_transformers_reads_back_what_is_loaded_here(checkpoints: dict[str, Path], scheme: str) -> None:
     from transformers import DeepseekV4ForCausalLM
 
-    theirs: Any = DeepseekV4ForCausalLM.from_pretrained(checkpoints[spelling], attn_implementation="eager")
-    ours = oracle({}, dict(read(CONFIG, weight_files(checkpoints[spelling])))).state_dict()
+    theirs: Any = DeepseekV4ForCausalLM.from_pretrained(checkpoints[scheme], attn_implementation="eager")
+    ours = oracle({}, dict(read(CONFIG, weight_files(checkpoints[scheme])))).state_dict()
     assert theirs.state_dict().keys() == ours.keys()
     assert all(torch.equal(tensor, ours[name]) for name, tensor in theirs.state_dict().items())
 
@@ -117,7 +117,7 @@ def test_quantised_draft_modules_are_no_obstacle(tmp_path: Path) -> None:
     assert dict(read(CONFIG, saved(tmp_path, **{"mtp.0.wq.scale": torch.zeros(4, dtype=torch.uint8)})))
 
 
-def test_one_tensor_in_two_spellings(tmp_path: Path) -> None:
+def test_a_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
     files = saved(tmp_path, **{"model.layers.1.attn.norm.weight": torch.ones(32)})
     with pytest.raises(WeightsError, match=r"layers\.1\.attn\.kv_norm\.weight: stored twice"):
         next(read(CONFIG, files))

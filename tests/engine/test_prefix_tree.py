@@ -39,7 +39,7 @@ def test_order_of_eviction() -> None:
     save(pool, long[0])
     grow(pool, other)
     save(pool, other[1])
-    gone: list[str] = []
+    order: list[str] = []
     while pool.tree.nodes:
         before = {name: node.checkpoint for name, node in pool.tree.nodes.items()}
         evicted = pool.tree.evict()
@@ -47,12 +47,12 @@ def test_order_of_eviction() -> None:
         pool.release(evicted.slots)
         for name, checkpoint in before.items():
             if name not in pool.tree.nodes:
-                gone.append(f"block {name.hex()}")
+                order.append(f"block {name.hex()}")
             elif checkpoint and pool.tree.nodes[name].checkpoint is None:
-                gone.append(f"checkpoint {name.hex()}")
-        assert gone[-1] == f"{evicted.what} {evicted.name.hex()}"
+                order.append(f"checkpoint {name.hex()}")
+        assert order[-1] == f"{evicted.what} {evicted.name.hex()}"
     assert pool.tree.evict() is None
-    assert gone == [
+    assert order == [
         "block 010203",  # after the last checkpoint, the deepest first
         "block 0102",
         "checkpoint 01",  # the least recently used checkpoint of a leaf
@@ -72,8 +72,8 @@ def test_checkpoints_of_leaves_go_before_older_ones_inside_a_chain() -> None:
     save(pool, long[1])
     grow(pool, other)
     save(pool, other[0])
-    gone = [pool.tree.evict() for _ in range(4)]
-    assert [(evicted.what, evicted.name) for evicted in gone if evicted is not None] == [
+    order = [pool.tree.evict() for _ in range(4)]
+    assert [(evicted.what, evicted.name) for evicted in order if evicted is not None] == [
         ("checkpoint", long[1]),
         ("block", long[1]),
         ("checkpoint", long[0]),  # its block has become a leaf

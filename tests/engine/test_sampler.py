@@ -143,11 +143,11 @@ def test_the_largest_finite_logits_are_drawn_from() -> None:
     assert drawn.id in (0, 1)
 
 
-def test_history_grows_by_a_token_as_if_made_anew() -> None:
-    grown, anew = TokenHistory([3, 1], 1, 5, torch.device("cpu")), TokenHistory([3, 1, 4], 1, 5, torch.device("cpu"))
+def test_a_history_that_grows_equals_a_new_one() -> None:
+    grown, rebuilt = TokenHistory([3, 1], 1, 5, torch.device("cpu")), TokenHistory([3, 1, 4], 1, 5, torch.device("cpu"))
     grown.add(4)
-    assert torch.equal(grown.counts, anew.counts)
-    assert torch.equal(grown.seen, anew.seen)
+    assert torch.equal(grown.counts, rebuilt.counts)
+    assert torch.equal(grown.seen, rebuilt.seen)
 
 
 def test_extreme_parameters_give_a_token() -> None:

@@ -134,7 +134,7 @@ def test_an_unfinished_transfer_is_not_adopted() -> None:
     "settings",
     [{"chunk_tokens": 3}, {"max_sequences": 0}, {"max_model_len": 1}, {"scratch_tails": -1}, {"max_waiting": -1}],
 )
-def test_limits_that_cannot_work_are_refused(settings: dict[str, int]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         SchedulerConfig(**{"max_sequences": 4, "max_model_len": 100, "chunk_tokens": 100, **settings})
 
