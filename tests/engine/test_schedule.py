@@ -43,8 +43,9 @@ def test_without_a_scratch_tail_a_chunk_ends_at_the_boundary() -> None:
 
 
 def test_a_boundary_at_the_end_of_a_chunk_needs_no_scratch_tail() -> None:
-    (work,) = divide([running(600, 0, (256,))], 256, [])
-    assert (work.count, work.captures) == (256, ())
+    scratch = [5]
+    (work,) = divide([running(600, 0, (256,))], 256, scratch)
+    assert (work.count, work.captures, scratch) == (256, (), [5])
 
 
 @pytest.mark.parametrize(
