@@ -47,11 +47,16 @@ def after(words: Sequence[str], *names: str) -> list[str]:
     return [value for name, value in pairwise(words) if name in names]
 
 
-def v4d(change: dict[str, Any]) -> Any:
+def parent(change: dict[str, Any]) -> dict[str, Any]:
     """Return the example V4Deployment with a change."""
     obj = merged(EXAMPLE, change)
     obj["metadata"] |= {"namespace": "default", "uid": "u", "generation": 1}
-    return parse(obj)
+    return obj
+
+
+def v4d(change: dict[str, Any]) -> Any:
+    """Return the example V4Deployment with a change, parsed."""
+    return parse(parent(change))
 
 
 def test_there_are_commands_of_every_program() -> None:
@@ -76,7 +81,8 @@ def test_patches_give_valid_specs() -> None:
 
 def test_children_that_are_named_are_made() -> None:
     objects = {
-        (o["kind"].lower(), o["metadata"]["name"]): o for o in desired_state(v4d({}), Observed(START), SETTINGS).objects
+        (o["kind"].lower(), o["metadata"]["name"]): o
+        for o in desired_state(parent({}), Observed(START), SETTINGS).objects
     }
     there = {*objects, ("v4d", "demo")}
     text = "\n".join(" ".join(words) for words in of("kubectl"))

@@ -2,8 +2,8 @@
 random content.
 
 The result depends only on the spec, the live children and the routers' current answers. Earlier choices of the operator
-are stored in the children (`v4_operator.manifests.accepted`, `v4_operator.manifests.deployments`). If the spec is
-invalid, the last valid spec is followed instead; if there is none, nothing is created or changed.
+are stored in the children (`v4_operator.manifests.accepted`, `v4_operator.manifests.deployments`). If the spec cannot
+be parsed or is invalid, the last valid spec is followed instead; if there is none, nothing is created or changed.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,15 @@ from v4_operator.observed.fleet_view import FleetView
 from v4_operator.observed.live import Live, Observed
 from v4_operator.observed.objects import label
 from v4_operator.spec.check import check
+from v4_operator.spec.problem import Problem
 from v4_operator.spec.size import Size
-from v4_operator.spec.v4deployment import V4Deployment
+from v4_operator.spec.v4deployment import SpecError, V4Deployment, parse
 from v4_operator.state.revision import revision, router_image, worker_image
 from v4_operator.state.revision_states import remembered, revision_states
 from v4_operator.state.rollout import Wish, targets
 from v4_operator.state.situation import Situation
 from v4_operator.state.status import status_of
+from v4_operator.state.status_patch import refused
 
 _BUSY_SECONDS = 2.0  # routers must be polled: they send no events
 _STUCK_SECONDS = 15.0
@@ -47,12 +49,21 @@ class DesiredState:
     requeue_seconds: float | None = None  # time until the next reconcile; None = when something changes
 
 
-def desired_state(v4d: V4Deployment, observed: Observed, settings: Settings) -> DesiredState:
-    """Returns the desired state; an empty one for a V4Deployment that is being deleted."""
-    if v4d.deleting:
+def desired_state(parent: Json, observed: Observed, settings: Settings) -> DesiredState:
+    """Returns the desired state of the V4Deployment `parent`; an empty one if it is being deleted."""
+    metadata = parent["metadata"]
+    if "deletionTimestamp" in metadata:
         return DesiredState(())
-    now = _situation(v4d, observed, settings)
-    if now.problems and not now.kept:
+    accepted = last_accepted(metadata["name"], metadata["uid"], observed.children)
+    v4d, problems = _read(parent, settings)
+    former = accepted.instead_of(parent, settings.server_version) if problems else None
+    followed = former or v4d
+    if followed is None:
+        reason, message = problems[0].reason, problems[0].message
+        status = refused(observed.status, metadata["generation"], reason, message, observed.now)
+        return DesiredState((), status=status)
+    now = _situation(followed, problems, accepted, bool(former), observed, settings)
+    if problems and not former:
         status = status_of(now)
         return DesiredState((), status=status, requeue_seconds=_requeue(now, status))
     workers = _workers(now, settings)
@@ -67,12 +78,24 @@ def desired_state(v4d: V4Deployment, observed: Observed, settings: Settings) -> 
     )
 
 
-def _situation(v4d: V4Deployment, observed: Observed, settings: Settings) -> Situation:
-    """Combines spec and observation: which spec is followed, its revision and image, and what exists."""
-    accepted = last_accepted(v4d.name, v4d.uid, observed.children)
-    problems = [observed.unread] if observed.unread else check(v4d, settings.server_version)
-    former = accepted.instead_of(v4d, settings.server_version) if problems else None
-    followed = former or v4d
+def _read(parent: Json, settings: Settings) -> tuple[V4Deployment | None, list[Problem]]:
+    """Parses and checks a V4Deployment; None if its spec cannot be parsed."""
+    try:
+        v4d = parse(parent)
+    except SpecError as error:
+        return None, [Problem(error.reason, str(error), "")]
+    return v4d, check(v4d, settings.server_version)
+
+
+def _situation(
+    followed: V4Deployment,
+    problems: list[Problem],
+    accepted: Accepted,
+    former: bool,
+    observed: Observed,
+    settings: Settings,
+) -> Situation:
+    """Combines the spec that is followed, which is that of `accepted` if `former`, with what exists."""
     live, fleet, spec = Live(followed, observed), FleetView(observed.fleets), followed.spec
     image = worker_image(followed, live, settings, accepted)
     current = revision(spec, image)

@@ -21,21 +21,18 @@ from v4_operator.kube.cache import Children, Parents
 from v4_operator.kube.discovery import Discovery
 from v4_operator.kube.fleet import Fleets
 from v4_operator.kube.watch import Watches
-from v4_operator.manifests.accepted import last_accepted
 from v4_operator.manifests.settings import Settings
 from v4_operator.metrics import ERRORS, RECONCILE_SECONDS, TIME_TO_READY
 from v4_operator.observed.live import Observed
 from v4_operator.observed.needs import Need
 from v4_operator.observed.objects import Key, key_of
 from v4_operator.observed.troubles import unmet
-from v4_operator.spec.problem import Problem
-from v4_operator.spec.v4deployment import SpecError, V4Deployment, parse
 from v4_operator.state.history import Failures, Readiness
-from v4_operator.state.status_patch import merge_patch, refused, transitions, with_errors
+from v4_operator.state.status_patch import merge_patch, transitions, with_errors
 
 log = logging.getLogger(__name__)
 
-Decide = Callable[[V4Deployment, Observed, Settings], DesiredState]
+Decide = Callable[[Json, Observed, Settings], DesiredState]
 
 
 class Reconciler:
@@ -68,35 +65,20 @@ class Reconciler:
             self._failures.forget(key)
             return None
         with RECONCILE_SECONDS.time():
-            try:
-                v4d, unread = self._read(key, parent)
-            except SpecError as error:
-                await self._refuse(parent, error)
-                return None
-            return await self._bring_about(key, parent, v4d, unread)
+            return await self._bring_about(key, parent)
 
-    def _read(self, key: Key, parent: Json) -> tuple[V4Deployment, Problem | None]:
-        """The V4Deployment; with the last good spec where its own cannot be read, and why. Raises SpecError."""
-        try:
-            return parse(parent), None
-        except SpecError as error:
-            uid = parent["metadata"]["uid"]
-            accepted = last_accepted(key.name, uid, self._children.of(key, uid))
-            if not accepted.spec:
-                raise
-            return parse({**parent, "spec": accepted.spec}), Problem(error.reason, str(error), "")
-
-    async def _bring_about(self, key: Key, parent: Json, v4d: V4Deployment, unread: Problem | None) -> float | None:
-        fleets = await self._fleets.ask(self._children.of(key, v4d.uid))
+    async def _bring_about(self, key: Key, parent: Json) -> float | None:
+        uid, generation = parent["metadata"]["uid"], parent["metadata"]["generation"]
+        fleets = await self._fleets.ask(self._children.of(key, uid))
         now, old = datetime.now(UTC), parent.get("status") or {}
-        absent = await self._absent(key, v4d.uid, now)
-        observed = Observed(now, self._children.of(key, v4d.uid), fleets, old, absent, unread)  # as it is by now
-        desired = self._decide(v4d, observed, self._settings())
-        errors = await self._applier.apply(desired.objects, lambda: self._wanted(key, v4d.uid))
-        if self._wanted(key, v4d.uid):
+        absent = await self._absent(key, uid, now)
+        observed = Observed(now, self._children.of(key, uid), fleets, old, absent)  # the children as they are by now
+        desired = self._decide(parent, observed, self._settings())
+        errors = await self._applier.apply(desired.objects, lambda: self._wanted(key, uid))
+        if self._wanted(key, uid):
             errors += await self._applier.prune(desired.prune)
             stuck = self._failures.look(key, errors, now)
-            status = with_errors(desired.status, old, errors, v4d.generation, now, stuck=stuck)
+            status = with_errors(desired.status, old, errors, generation, now, stuck=stuck)
             await self._write_status(parent, status, now)
         if errors:
             failure = OperatorError("; ".join(map(str, errors)))
@@ -125,11 +107,6 @@ class Reconciler:
         """Whether the V4Deployment is still there, and not about to go."""
         parent = self._parents.get(key)
         return parent is not None and parent["metadata"]["uid"] == uid and not _is_leaving(parent)
-
-    async def _refuse(self, parent: Json, error: SpecError) -> None:
-        generation = parent["metadata"]["generation"]
-        old, now = parent.get("status") or {}, datetime.now(UTC)
-        await self._write_status(parent, refused(old, generation, error.reason, str(error), now), now)
 
     async def _write_status(self, parent: Json, status: dict[str, Any], now: datetime) -> None:
         """Write what differs and tell of it. A V4Deployment that went meanwhile needs no status."""

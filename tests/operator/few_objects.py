@@ -19,11 +19,12 @@ from v4_operator.manifests.settings import Settings
 from v4_operator.observed.compare import CREATE_ONLY_ANNOTATION
 from v4_operator.observed.live import Observed
 from v4_operator.process import run
-from v4_operator.spec.v4deployment import V4Deployment
+from v4_operator.spec.v4deployment import V4Deployment, parse
 
 
-def few_objects(v4d: V4Deployment, observed: Observed, settings: Settings) -> DesiredState:
+def few_objects(parent: Json, observed: Observed, settings: Settings) -> DesiredState:
     """A Secret, a ServiceAccount, a claim, a ConfigMap, a Service, two Deployments and a disruption budget."""
+    v4d = parse(parent)
     names = ["prefill", "decode"]
     live = {(child["kind"], child["metadata"]["name"]): child for child in observed.children}
     objects = [

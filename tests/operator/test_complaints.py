@@ -7,11 +7,11 @@ import pytest
 
 from tests.operator.schema import CRD, SPEC
 from tests.operator.test_desired import SPECS, objects
-from tests.operator.world import SETTINGS, Obj, World, v4deployment
+from tests.operator.world import SETTINGS, Obj, World, parent
 from tests.operator.wrong import manifest
 from v4_operator.desired import desired_state
 from v4_operator.observed.live import Observed
-from v4_operator.spec.v4deployment import V4Deployment, parse
+from v4_operator.spec.v4deployment import parse
 
 _LONGEST_NAME = 40
 _TWO_OF_EACH: Obj = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}}
@@ -33,9 +33,9 @@ def names(world: World) -> set[tuple[str, str]]:
     return {key for key in world.objects if key[0] not in ("Pod", "PersistentVolumeClaim")}
 
 
-def made(v4d: V4Deployment) -> tuple[Obj, ...]:
+def made(one: Obj) -> tuple[Obj, ...]:
     """All that a new V4Deployment of this kind gets."""
-    return desired_state(v4d, Observed(World().now), SETTINGS).objects
+    return desired_state(one, Observed(World().now), SETTINGS).objects
 
 
 def containers(case: str) -> Iterator[Obj]:
@@ -98,12 +98,12 @@ def test_a_pool_of_none_grows_again(empty: str) -> None:
 
 def test_two_v4deployments_of_one_namespace_share_no_name_and_no_pod() -> None:
     """Though one is called as a child of the other."""
-    first = made(v4deployment())
+    first = made(parent())
     neighbours = {obj["metadata"]["name"] for obj in first} | {"demo-api", "demo-fetch"}
     for name in sorted(neighbours - {"demo"}):
         if len(name) > _LONGEST_NAME:
             continue
-        second = made(v4deployment(name=name))
+        second = made(parent(name=name))
         shared = {_key(obj) for obj in first} & {_key(obj) for obj in second}
         assert not shared, f"{name}: {shared}"
         for one, other in ((first, second), (second, first)):

@@ -10,11 +10,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.operator.world import SETTINGS, Obj, World, v4deployment
+from tests.operator.world import SETTINGS, Obj, World, parent
 from v4_operator.desired import desired_state
 from v4_operator.manifests.settings import Settings
 from v4_operator.observed.live import Observed
-from v4_operator.spec.problem import Problem
 
 SPECS: dict[str, Obj] = {
     "demo": {},
@@ -109,9 +108,9 @@ def test_names_are_unique_and_children_have_owner_and_labels(case: str) -> None:
 
 
 def test_the_longest_name_fits_into_labels() -> None:
-    made = desired_state(v4deployment(SPECS["huggingFace"], name="a" * 40), Observed(World().now), SETTINGS)
+    made = desired_state(parent(SPECS["huggingFace"], name="a" * 40), Observed(World().now), SETTINGS)
     assert all(len(obj["metadata"]["name"]) <= 63 for obj in made.objects)
-    made = desired_state(v4deployment(name="a" * 40), Observed(World().now), SETTINGS)
+    made = desired_state(parent(name="a" * 40), Observed(World().now), SETTINGS)
     assert max(len(obj["metadata"]["name"]) for obj in made.objects) == 59
 
 
@@ -202,7 +201,7 @@ def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
 
 
 def test_nothing_is_made_while_the_owner_goes() -> None:
-    made = desired_state(replace(v4deployment(), deleting=True), Observed(World().now), SETTINGS)
+    made = desired_state(parent(deletionTimestamp="2026-01-01T00:00:00Z"), Observed(World().now), SETTINGS)
     assert (made.objects, made.prune, made.requeue_seconds) == ((), (), None)
 
 
@@ -278,11 +277,25 @@ def test_a_spec_that_cannot_even_be_read_is_as_one_that_is_refused() -> None:
     world = World()
     world.settle()
     del world.objects["Service", "demo"]
-    observed = replace(world.observed(), unread=Problem("InvalidSpec", "decode.replicas must be a whole number", ""))
-    made = desired_state(replace(world.v4d, generation=2), observed, SETTINGS)
+    world.change({"decode": {"replicas": "many"}})
+    made = world.desired_state()
     assert "Service" in {obj["kind"] for obj in made.objects}
-    assert made.status["conditions"][1]["reason"] == "InvalidSpec"
-    assert "generation 1" in made.status["conditions"][1]["message"]
+    _, progressing, degraded = made.status["conditions"]
+    assert (progressing["reason"], degraded["reason"]) == ("InvalidSpec", "InvalidSpec")
+    assert "generation 1" in progressing["message"]
+    assert "decode.replicas must be a whole number, not 'many'" in degraded["message"]
+    assert made.status["observedGeneration"] == 2
+
+
+def test_a_spec_that_cannot_be_read_and_has_no_former_one_is_refused_and_nothing_is_made() -> None:
+    world = World({"decode": {"replicas": "many"}})
+    world.status = {"endpoint": "as it was"}
+    made = world.desired_state()
+    assert (made.objects, made.prune, made.requeue_seconds) == ((), (), None)
+    assert made.status["endpoint"] == "as it was"
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in made.status["conditions"]}
+    reason = "InvalidSpec"
+    assert conditions == {"Ready": ("False", reason), "Progressing": ("False", reason), "Degraded": ("True", reason)}
 
 
 def test_without_its_memory_a_refused_spec_changes_nothing() -> None:

@@ -6,7 +6,6 @@ Time passes in ticks of a second. A revision's pods can be told never to start, 
 import copy
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,16 +29,20 @@ SETTINGS = Settings(
 )
 
 
-def v4deployment(spec: Mapping[str, Any] | None = None, name: str = "demo", generation: int = 1) -> V4Deployment:
-    """Parsed from a manifest, so that the schema's defaults are in it."""
-    return parse(
-        {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": name, "namespace": "models", "uid": f"uid-{name}", "generation": generation},
-            "spec": {"model": {"demo": {}}, **(spec or {})},
-        }
-    )
+def parent(spec: Mapping[str, Any] | None = None, name: str = "demo", **metadata: Any) -> Obj:
+    """A V4Deployment as the API server returns it."""
+    identity = {"name": name, "namespace": "models", "uid": f"uid-{name}", "generation": 1}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": identity | metadata,
+        "spec": {"model": {"demo": {}}, **(spec or {})},
+    }
+
+
+def v4deployment(spec: Mapping[str, Any] | None = None, name: str = "demo") -> V4Deployment:
+    """Parsed from a manifest, so that it has the schema's defaults."""
+    return parse(parent(spec, name))
 
 
 def text(moment: datetime) -> str:
@@ -83,9 +86,14 @@ class World:
         self._applied: dict[tuple[str, str], Obj] = {}  # what was written last
 
     @property
-    def v4d(self) -> V4Deployment:
+    def parent(self) -> Obj:
         """The V4Deployment as it is now."""
-        return replace(v4deployment(self.spec, generation=self.generation), uid=self.uid)
+        return parent(self.spec, generation=self.generation, uid=self.uid)
+
+    @property
+    def v4d(self) -> V4Deployment:
+        """The V4Deployment, parsed."""
+        return parse(self.parent)
 
     def change(self, change: Mapping[str, Any]) -> None:
         """Edit the spec."""
@@ -98,7 +106,7 @@ class World:
 
     def desired_state(self) -> DesiredState:
         """Plan without carrying it out."""
-        return desired_state(self.v4d, self.observed(), self.settings)
+        return desired_state(self.parent, self.observed(), self.settings)
 
     def reconcile(self) -> DesiredState:
         """Plan, write what differs, delete what is to go, keep the status."""

@@ -30,13 +30,12 @@ class Accepted:
     router_image: str = ""
     generation: int = 0  # metadata.generation of the V4Deployment when it last had this spec; 0 = unknown
 
-    def instead_of(self, v4d: V4Deployment, server_version: tuple[int, int]) -> V4Deployment | None:
-        """Returns `v4d` with this spec. None if there is no such spec, or if it is invalid by today's checks."""
+    def instead_of(self, parent: Json, server_version: tuple[int, int]) -> V4Deployment | None:
+        """Parses `parent` with this spec; None if there is no such spec, or if it is invalid by today's checks."""
         if not self.spec:
             return None
-        identity = {"name": v4d.name, "namespace": v4d.namespace, "uid": v4d.uid, "generation": v4d.generation}
         try:
-            former = parse({"metadata": identity, "spec": self.spec})
+            former = parse({**parent, "spec": self.spec})
         except SpecError:
             return None
         return None if check(former, server_version) else former

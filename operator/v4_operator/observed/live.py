@@ -12,7 +12,6 @@ from v4_core.kubernetes import REVISION_LABEL, ROLE_LABEL, Json
 from v4_operator.observed.compare import belongs
 from v4_operator.observed.needs import Need
 from v4_operator.observed.objects import label, leaving
-from v4_operator.spec.problem import Problem
 from v4_operator.spec.v4deployment import V4Deployment
 
 WORKER_ROLES = ("prefill", "decode", "pair")
@@ -27,7 +26,6 @@ class Observed:
     fleets: Sequence[Json] = ()  # the answer of each reachable router at /fleet
     status: Json = field(default_factory=dict)  # of the V4Deployment, as last written
     absent: frozenset[Need] = frozenset()  # objects that pods need to start and that do not exist
-    unread: Problem | None = None  # why the spec cannot be parsed
 
 
 @dataclass(frozen=True)

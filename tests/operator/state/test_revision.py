@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.operator.world import SETTINGS, Obj, World, merged, v4deployment
+from tests.operator.world import SETTINGS, Obj, World, merged, parent
 from v4_core.kubernetes import REVISION_LABEL
 from v4_operator.desired import desired_state
 from v4_operator.observed.live import Observed
@@ -49,7 +49,7 @@ CLASSES: list[tuple[str, Obj, Obj]] = [
 
 def workers(spec: Obj) -> dict[str, Any]:
     """Templates of worker Deployments by name."""
-    made = desired_state(v4deployment(spec), Observed(World().now), SETTINGS)
+    made = desired_state(parent(spec), Observed(World().now), SETTINGS)
     found = [obj for obj in made.objects if obj["kind"] == "Deployment"]
     return {d["metadata"]["name"]: d["spec"]["template"] for d in found if REVISION_LABEL in d["metadata"]["labels"]}
 
