@@ -25,7 +25,7 @@ from v4_engine.loading import EngineOptions, Loaded, load_engine
 from v4_engine.schedule import Schedule
 from v4_models import DEMO_MODEL
 from v4_worker.config import WorkerConfig
-from v4_worker.engine_thread import EngineThread, Report, Step, report_of
+from v4_worker.engine_thread import EngineThread, Report, StepResult, report_of
 from v4_worker.leg import WholeLeg
 from v4_worker.metrics import WorkerMetrics
 from v4_worker.stream import RouterStream
@@ -101,7 +101,7 @@ def counting(metrics: WorkerMetrics, rounds: int = 2000) -> float:
         before = time.thread_time()
         for _ in range(rounds):
             began = time.monotonic()
-            step = Step(0, 1, time.monotonic() - began)
+            step = StepResult(0, 1, time.monotonic() - began)
             metrics.reported(Report([], load, 0, 0, step, time.monotonic()))
         found.append((time.thread_time() - before) / rounds)
     return min(found)

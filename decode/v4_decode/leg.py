@@ -1,4 +1,4 @@
-"""A leased cache comes in by transfer and is adopted; a stream of tokens goes out."""
+"""The decode leg: pulls a leased cache, adopts it, and generates tokens."""
 
 import asyncio
 import time
@@ -21,58 +21,57 @@ _CONFIRM_SECONDS = 10.0
 
 
 class DecodeLeg(Leg):
-    """Reserve, pull, confirm, adopt; then the engine's tokens.
+    """Reserves memory, pulls and confirms the cache, and lets the engine adopt and continue it.
 
-    Adoption needs three proofs: every frame's checksum and an equal fingerprint (the pull ends well only with both),
-    and prefill's word that the lease never lapsed.
+    Adoption needs three proofs. The pull verifies the checksum of every frame and an equal fingerprint. The prefill
+    worker confirms that the lease never lapsed.
     """
 
-    waits = False  # it is refused rather than queued
-    first_phase = "transfer"
+    waits = False  # without memory, the leg is refused instead of queued
+    first_span = "transfer"
     _pull: "asyncio.Task[None] | None" = None
 
     async def begin(self) -> None:
-        """Reserve memory, or refuse; then pull."""
+        """Reserve memory and start the pull. Fails the leg if there is no memory for the cache."""
         if self.ended:
             return
         if not self.start_message.source.address:
-            self.fail(pb.INVALID, "a DECODE leg needs the source of its cache")
+            self.fail(pb.INVALID, "a leg of phase DECODE needs the source of its cache")
             return
         try:
-            sequence = await self.worker.engine.call(lambda engine: engine.reserve(self.request))
+            sequence = await self.context.engine.call(lambda engine: engine.reserve(self.request))
         except (RequestError, CapacityError) as error:
             self.fail(pb.INVALID, str(error))
             return
         if self.ended:
             self.free()
         elif sequence is None:
-            self.worker.metrics.refused()
-            waiting = self.worker.load.waiting
-            self.fail(pb.OVERLOADED, "no memory for this cache here now: try again later", waiting)
+            self.context.metrics.refused()
+            self.fail(pb.OVERLOADED, "this worker has no memory for the cache now: try again later")
         else:
             self._pull = self.run(self._transfer(sequence))
 
     async def _transfer(self, sequence: Sequence) -> None:
-        worker, request, local = self.worker, self.request, sequence.named
+        context, request, local = self.context, self.request, sequence.named
         try:
-            with worker.metrics.transferring():
+            with context.metrics.transferring():
                 pulled = await self._pulled(sequence)
                 firsts = firsts_of(pulled.final, request)
                 await self._confirmed()
         except (TransferError, RequestError) as error:
             self.fail(pb.TRANSFER, str(error))
             return
-        worker.transferred_bytes += pulled.bytes
-        worker.metrics.adopted(pulled, local * total(worker.memory.geometry.block_spans))
+        context.transferred_bytes += pulled.bytes
+        context.metrics.adopted(pulled, local * total(context.memory.geometry.block_spans))
         adopted = self._adopted(pulled, local)
         self.stream.put(event(request, adopted=adopted))
-        self._arrived_here(adopted)
-        worker.engine.post(lambda engine: engine.adopt(request.key, firsts))
+        self._record_transfer(adopted)
+        context.engine.post(lambda engine: engine.adopt(request.key, firsts))
         for choice, (_, finish) in firsts.items():
-            self.passed(choice, len(request.output), finish is not None)
+            self.sent(choice, len(request.output), finish is not None)
 
     async def _pulled(self, sequence: Sequence) -> Pulled:
-        worker, tokens, tail = self.worker, self.request.tokens, sequence.tail
+        context, tokens, tail = self.context, self.request.tokens, sequence.tail
         assert tail is not None
         name, attempt = self.key[:2]
         return await pull(
@@ -81,25 +80,25 @@ class DecodeLeg(Leg):
                 request=name,
                 attempt=attempt,
                 lease=self.start_message.source.lease,
-                fingerprint=worker.fingerprint,
+                fingerprint=context.fingerprint,
                 tokens=tokens,
                 have_blocks=sequence.named,
             ),
-            worker.memory,
-            sequence.slots[: worker.memory.geometry.slots(tokens)],
+            context.memory,
+            sequence.slots[: context.memory.geometry.slots(tokens)],
             tail,
             self._block_arrived,
-            worker.config.pull_timeout_seconds,
-            metadata(worker.token),
+            context.config.pull_timeout_seconds,
+            metadata(context.token),
         )
 
     async def _confirmed(self) -> None:
         name, attempt = self.key[:2]
         proof = pb.ConfirmRequest(request=name, attempt=attempt, lease=self.start_message.source.lease)
-        await confirm(self._channel(), proof, _CONFIRM_SECONDS, metadata(self.worker.token))
+        await confirm(self._channel(), proof, _CONFIRM_SECONDS, metadata(self.context.token))
 
     def _channel(self) -> grpc.aio.Channel:
-        return self.worker.channel(self.start_message.source.address)
+        return self.context.channels.to(self.start_message.source.address)
 
     def _adopted(self, pulled: Pulled, local: int) -> pb.Adopted:
         return pb.Adopted(
@@ -110,16 +109,16 @@ class DecodeLeg(Leg):
             blocks_local=local,
         )
 
-    def _arrived_here(self, adopted: pb.Adopted) -> None:
+    def _record_transfer(self, adopted: pb.Adopted) -> None:
         names = ("bytes", "wait_seconds", "blocks_pulled", "blocks_local")
-        self.phases.note({"source": self.start_message.source.address, **{n: getattr(adopted, n) for n in names}})
-        self.phases.enter("decode", time.monotonic())
+        self.spans.note({"source": self.start_message.source.address, **{n: getattr(adopted, n) for n in names}})
+        self.spans.enter("decode", time.monotonic())
 
     def _block_arrived(self, block: int) -> None:
-        self.worker.engine.post(lambda engine: engine.block_arrived(self.key, block))
+        self.context.engine.post(lambda engine: engine.block_arrived(self.key, block))
 
     def free(self) -> None:
-        """Stop the pull first: the memory is given back only when nothing writes to it any more."""
+        """Cancel the pull, and free the memory only after nothing can write to it any more."""
         if self._pull is None or self._pull.done():
             super().free()
             return

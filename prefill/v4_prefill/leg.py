@@ -1,4 +1,4 @@
-"""A prompt comes in; a leased cache and the first token of each choice go out."""
+"""The prefill leg: computes a prompt, leases its cache, and samples the first token of each choice."""
 
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.events import Admitted, Event, Parked, Progress
@@ -8,13 +8,13 @@ from v4_worker.messages import event, first_of
 
 
 class PrefillLeg(Leg):
-    """Lives until its lease ends. The lease begins when the engine admits the prompt and is told of every step."""
+    """Ends when its lease ends. The lease is granted at admission and advanced after every step."""
 
     lease: Lease | None = None
 
     def on_event(self, happened: Event) -> None:
-        """What the engine says of this request."""
-        leases = self.worker.leases
+        """Handle an event of the engine about this request."""
+        leases = self.context.leases
         if isinstance(happened, Admitted):
             self.waits = False
             self.lease = leases.grant(*self.key[:2], self.request.tokens)
@@ -28,33 +28,33 @@ class PrefillLeg(Leg):
             super().on_event(happened)
 
     def computed(self, now: float) -> None:
-        """The cache is whole; whoever pulls it is another one's span."""
-        self.phases.end("finished", now)
+        """The cache is complete. The transfer is a span of the decode worker."""
+        self.spans.end("finished", now)
 
     def being_read(self) -> bool:
-        """Whether a decode worker is about to have the whole cache."""
-        return self.lease is not None and self.worker.leases.in_transfer(self.lease)
+        """Whether a decode worker is pulling the complete cache."""
+        return self.lease is not None and self.context.leases.in_transfer(self.lease)
 
     def complete(self) -> None:
-        """Every choice has ended with its first token. The lease ends, and with it this leg: no pull reads on."""
+        """All choices finished with their first token. Drops the unneeded lease, which ends the leg."""
         if self.lease is not None:
-            self.worker.leases.drop(self.lease.id, "unneeded")
+            self.context.leases.drop(self.lease.id, "unneeded")
 
     def hand_back(self) -> None:
-        """The router has the first tokens at most, and nobody gets the cache: all of it is to be done elsewhere."""
+        """Fail the leg. The router has at most the first tokens, and another worker must compute the prompt again."""
         self.fail(pb.DRAINING, STOPPING)
 
     def lease_ended(self, lease: Lease, end: End) -> None:
-        """The cache was adopted elsewhere, or nobody came for it."""
+        """End the leg, because its cache was adopted by a decode worker or its lease expired."""
         if lease is not self.lease or self.ended:
             return
         if end == "expired":
-            self.fail(pb.TRANSFER, f"no decode worker pulled the cache within {self.worker.config.lease_seconds:g} s")
+            self.fail(pb.TRANSFER, f"no decode worker pulled the cache within {self.context.config.lease_seconds:g} s")
         else:
             self.cancel()
 
     def close(self) -> None:
-        """The leg is over, and so is its lease."""
+        """Mark the leg as ended, and drop its lease."""
         super().close()
         if self.lease is not None:
-            self.worker.leases.drop(self.lease.id)
+            self.context.leases.drop(self.lease.id)

@@ -162,7 +162,6 @@ class FakeWorker(rpc.WorkerServicer):
             fingerprint=self.fingerprint,
             max_model_len=self.max_model_len,
             vocab_size=VOCAB,
-            eos_token_ids=[EOS],
             load=self._load(),
             tokenizer=self.tokenizer,
         )

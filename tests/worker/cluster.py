@@ -110,7 +110,7 @@ class Node(Stream):
     """One worker and this test's stream to it."""
 
     def __init__(self, worker: Worker, server: WorkerServer) -> None:
-        super().__init__(server.address, worker.token)
+        super().__init__(server.address, worker.context.token)
         self.worker, self.server = worker, server
 
     @classmethod

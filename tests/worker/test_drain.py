@@ -174,7 +174,7 @@ class Reader:
 
     def __init__(self, node: Node, channel: grpc.aio.Channel, lease: int) -> None:
         self.request = pb.PullRequest(
-            request="r", lease=lease, fingerprint=node.worker.fingerprint, tokens=len(self.ids)
+            request="r", lease=lease, fingerprint=node.worker.context.fingerprint, tokens=len(self.ids)
         )
         method = channel.unary_stream(
             wire.PULL, request_serializer=pb.PullRequest.SerializeToString, response_deserializer=None

@@ -13,7 +13,7 @@ from v4_engine.engine import Engine
 from v4_engine.errors import IntegrityError
 from v4_engine.events import Admitted, Event, Token
 from v4_engine.schedule import Schedule
-from v4_worker.engine_thread import EngineThread, Report, Step
+from v4_worker.engine_thread import EngineThread, Report, StepResult
 
 
 class Watched:
@@ -100,7 +100,7 @@ async def test_an_admission_is_told_before_its_step_is_computed() -> None:
 
 
 def test_the_kind_of_a_step_is_what_it_computes() -> None:
-    assert [Step(*tokens, 0.0).kind for tokens in ((5, 0), (0, 5), (5, 1))] == ["prefill", "decode", "mixed"]
+    assert [StepResult(*tokens, 0.0).kind for tokens in ((5, 0), (0, 5), (5, 1))] == ["prefill", "decode", "mixed"]
 
 
 async def test_an_engine_that_fails_in_a_step_is_fatal() -> None:

@@ -172,7 +172,7 @@ async def test_before_during_and_after_a_transfer() -> None:
         adopted = (await decode.event("adopted")).adopted
         here = await prefill.until_scraped(lambda samples: samples["leases_held"] == 0 and not by(samples, "sequences"))
         there = await decode.until_scraped(lambda samples: not by(samples, "sequences"))
-        size = decode.worker.memory.geometry.sequence_bytes(tokens)
+        size = decode.worker.context.memory.geometry.sequence_bytes(tokens)
         assert here["leased_bytes_sent_total"] == there[f"transfer_bytes_total{{{GRPC}}}"] == size
         assert by(here, "leases_total") == {"released": 1}
         assert here["lease_seconds_count"] == there[f"transfer_seconds_count{{{GRPC}}}"] == 1
@@ -213,7 +213,7 @@ async def test_what_is_here_already_is_saved() -> None:
             await hand_over(prefill, decode, prompt(700), name)
             await until(lambda name=name: len(decode.tokens(request=name)) == 11)  # type: ignore[misc]
         samples = await decode.scrape()
-        full = 2 * decode.worker.memory.geometry.sequence_bytes(700)
+        full = 2 * decode.worker.context.memory.geometry.sequence_bytes(700)
         saved = samples["transfer_saved_bytes_total"]
         assert 0 < saved == full - samples[f"transfer_bytes_total{{{GRPC}}}"]
         assert by(samples, "transfers_total") == {"adopted": 2}

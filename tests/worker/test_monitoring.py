@@ -42,7 +42,7 @@ async def test_each_condition_has_its_answers() -> None:
         assert await ask(address, "/ready") == (200, "ok\n")
         condition.become("draining")
         assert await ask(address, "/health") == (200, "ok\n")
-        assert await ask(address, "/ready") == (503, "this worker drains: it is about to stop\n")
+        assert await ask(address, "/ready") == (503, "this worker is draining: it will stop soon\n")
         condition.become("failed")
         condition.become("draining")
         assert await ask(address, "/health") == await ask(address, "/ready") == (503, "the engine failed\n")
@@ -143,7 +143,7 @@ async def test_it_answers_while_the_model_is_loaded_and_while_it_drains(process:
         stream.send(start(prompt(40), pb.WHOLE, max_tokens=5000))
         await stream.event("tokens")
         os.kill(os.getpid(), signal.SIGTERM)
-        assert "drains" in await process.until("/ready", 503)
+        assert "draining" in await process.until("/ready", 503)
         assert (await ask(process.address, "/health"))[0] == 200
         assert await states(process.address) == ["draining"]
         os.kill(os.getpid(), signal.SIGTERM)

@@ -9,7 +9,7 @@ from tests import otlp
 from tests.otlp import Received, Receiver
 from v4_core.tracing import NO_CONTEXT, Tracing, tracing
 from v4_core.v1 import worker_pb2 as pb
-from v4_worker.spans import Phases
+from v4_worker.spans import LegSpans
 
 PARENT = "b7ad6b7169203331"
 START = pb.Start(
@@ -43,7 +43,7 @@ def in_order(receiver: Receiver, count: int) -> list[Received]:
 
 def test_phases_follow_each_other(receiver: Receiver, spans: Tracing) -> None:
     now = time.monotonic()
-    phases = Phases(spans, START, "a:1")
+    phases = LegSpans(spans, START, "a:1")
     phases.enter("queue", now)
     phases.enter("prefill", now + 1)
     phases.note({"cached_tokens": 256})
@@ -64,7 +64,7 @@ def test_phases_follow_each_other(receiver: Receiver, spans: Tracing) -> None:
 
 
 def test_a_failure_says_why(receiver: Receiver, spans: Tracing) -> None:
-    phases = Phases(spans, START, "a:1")
+    phases = LegSpans(spans, START, "a:1")
     phases.enter("transfer", time.monotonic())
     phases.end("transfer", time.monotonic(), "the other side is silent")
     [one] = in_order(receiver, 1)
@@ -73,7 +73,7 @@ def test_a_failure_says_why(receiver: Receiver, spans: Tracing) -> None:
 
 
 def test_where_either_side_does_not_trace_there_is_no_span(receiver: Receiver, spans: Tracing) -> None:
-    for phases in (Phases(spans, pb.Start(request="r1"), "a:1"), Phases(None, START, "a:1")):
+    for phases in (LegSpans(spans, pb.Start(request="r1"), "a:1"), LegSpans(None, START, "a:1")):
         phases.enter("queue", 1.0)
         phases.note({"a": 1})
         phases.end("finished", 2.0)

@@ -15,7 +15,7 @@ from tests.worker.cluster import Node, offline, start, until
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.scheduler import SchedulerConfig
-from v4_worker import worker as worker_module
+from v4_worker import channels
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ async def test_a_handed_over_request_gives_the_offline_tokens(n: int) -> None:
         merged = prefill.tokens() | decode.tokens()
         assert [merged[i] for i in range(12)] == offline(prompt(n))[0]
         adopted = (await decode.event("adopted")).adopted
-        assert adopted.bytes == decode.worker.memory.geometry.sequence_bytes(n)
+        assert adopted.bytes == decode.worker.context.memory.geometry.sequence_bytes(n)
         assert adopted.blocks_pulled == n // 256
 
 
@@ -221,7 +221,6 @@ async def test_any_id_of_a_list_ends_an_answer(place: int) -> None:
     assert [node.tokens()[i] for i in range(4)] == whole[:4]
     finishes = [e.tokens.finish for e in node.events["r", 0] if e.HasField("tokens")]
     assert finishes[-1] == pb.STOP
-    assert list((await node.stub.Describe(pb.DescribeRequest())).eos_token_ids) == sorted(eos)
     await node.stop()
 
 
@@ -242,7 +241,7 @@ async def test_a_higher_attempt_replaces_and_a_lower_one_is_ignored() -> None:
     [
         (start([], pb.WHOLE), pb.INVALID, "no tokens"),
         (start([600], pb.WHOLE), pb.INVALID, "vocabulary"),
-        (start([5], pb.PREFILL), pb.INVALID, "does no PREFILL"),
+        (start([5], pb.PREFILL), pb.INVALID, "does not serve legs of phase PREFILL"),
         (start([5] * 9000, pb.WHOLE), pb.INVALID, "8192"),
         (start([5], pb.WHOLE, n=7), pb.INVALID, "fewer choices"),
         (start([5], pb.WHOLE, max_tokens=0), pb.INVALID, "max_tokens"),
@@ -383,12 +382,12 @@ async def test_a_bug_is_logged_with_its_request(
 
 
 async def test_channels_to_workers_that_are_gone_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "_MOST_CHANNELS", 3)
+    monkeypatch.setattr(channels, "_MOST_CHANNELS", 3)
     node = await Node.start("decode")
     for i in range(10):
         node.send(start(prompt(5), pb.DECODE, f"r{i}", source=pb.Source(address=f"127.0.0.1:{i + 1}", lease=1)))
         await node.event("failed", f"r{i}")
-    assert len(node.worker._channels) <= 4
+    assert len(node.worker.context.channels) <= 4
     await node.stop()
 
 
@@ -407,15 +406,14 @@ async def test_a_model_that_gives_no_numbers_fails_the_request(phase: pb.Phase) 
 
 
 async def test_describe_tells_what_routers_need() -> None:
-    node = await Node.start("prefill", lease_seconds=7.5)
+    node = await Node.start("prefill")
     info = await node.stub.Describe(pb.DescribeRequest())
     assert (info.role, info.fingerprint, info.vocab_size, info.max_model_len) == ("prefill", "same", 512, 8192)
     assert info.instance == node.worker.instance
-    assert info.load.tails_total == node.worker.engine_limits.max_sequences, "known before anything ran"
-    assert (info.format, info.index_format, info.lease_seconds) == ("fp64", "fp64", 7.5)
-    geometry = node.worker.memory.geometry
-    tails = info.load.tails_total + SchedulerConfig.scratch_tails
-    assert info.cache_bytes == info.load.slots_total * geometry.slab_bytes + tails * geometry.tail_bytes
+    assert info.load.tails_total == node.worker.scheduler_config.max_sequences, "known before anything ran"
+    memory, tails = node.worker.context.memory, info.load.tails_total + SchedulerConfig.scratch_tails
+    assert memory.slabs.nbytes == info.load.slots_total * memory.geometry.slab_bytes
+    assert memory.tails.nbytes == tails * memory.geometry.tail_bytes
     await node.stop()
 
 

@@ -1,4 +1,4 @@
-"""In which of four states a worker process is, and what it says of that to whoever probes it."""
+"""The state of a worker process, and what it answers to health probes."""
 
 from typing import Final, Literal, get_args
 
@@ -8,33 +8,33 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 _NOT_READY: dict[State, str] = {
     "loading": "the model is being loaded",
     "ready": "",
-    "draining": "this worker drains: it is about to stop",
+    "draining": "this worker is draining: it will stop soon",
     "failed": "the engine failed",
 }
 
 
 class Condition:
-    """One state at a time, changed while it is served. Who has failed stays so."""
+    """The state of this process. The state `failed` is final."""
 
     def __init__(self) -> None:
         self._state: State = "loading"
 
     @property
     def state(self) -> State:
-        """The state now."""
+        """The present state."""
         return self._state
 
     def become(self, state: State) -> None:
-        """Change to another state, unless this worker failed."""
+        """Change to another state, unless this worker has failed."""
         if self._state != "failed":
             self._state = state
 
     @property
     def not_ready(self) -> str:
-        """Why no requests should come; empty = they may."""
+        """Why the worker takes no requests; empty if it does."""
         return _NOT_READY[self._state]
 
     @property
     def failed(self) -> str:
-        """Why the process cannot go on; empty = it can."""
+        """Why the process cannot continue; empty if it can."""
         return self.not_ready if self._state == "failed" else ""

@@ -1,4 +1,4 @@
-"""How a worker comes to rest before its process ends: what runs may finish for a time, the rest is handed back."""
+"""Drains a worker before its process ends: running requests may finish for a time, then the rest is handed back."""
 
 import asyncio
 import logging
@@ -8,15 +8,16 @@ from v4_worker.worker import Worker
 
 log = logging.getLogger("v4serve.worker")
 
-READ_SECONDS = 10.0  # beyond the deadline, for caches that a decode worker is about to have whole
+READ_SECONDS = 10.0  # after the deadline, for decode workers that are pulling complete caches
 _POLL_SECONDS = 0.05
 
 
 async def drain(worker: Worker, seconds: float, at_once: Callable[[], bool] = lambda: False) -> None:
-    """Refuse what is new, and return when nothing of any router is left here.
+    """Refuse new legs and return when no leg is left.
 
-    Requests that wait for their turn go back at once, running ones and caches that may still be pulled after `seconds`;
-    a cache that is being pulled then has READ_SECONDS more. `at_once` cuts both times short.
+    Requests that wait for admission are handed back at once. Running requests and caches that may still be pulled are
+    handed back after `seconds`. A cache that is being pulled then has READ_SECONDS more. Both times end early once
+    `at_once` returns true.
     """
     worker.begin_drain()
     await _until(lambda: worker.idle or at_once(), seconds)
@@ -28,7 +29,7 @@ async def drain(worker: Worker, seconds: float, at_once: Callable[[], bool] = la
 
 
 async def _until(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait until it holds or the time is over."""
+    """Wait until the condition holds, for at most `seconds`."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
         if asyncio.get_running_loop().time() >= deadline:

@@ -1,7 +1,6 @@
-"""The engine's one thread, and how the event loop talks to it: calls in, reports out.
+"""Runs the engine on its own thread. The event loop sends calls to it and receives reports from it.
 
-Calls run between steps, in order. What the engine raises inside a step is fatal: a worker that cannot be right stops
-rather than answers.
+Calls run between steps, in order. An exception inside a step is fatal, because the state of the engine is then unknown.
 """
 
 import asyncio
@@ -21,16 +20,16 @@ Kind = Literal["prefill", "decode", "mixed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What one step computed, and how long it took."""
+class StepResult:
+    """What one step computed and how long it took."""
 
-    prefill_tokens: int  # of prompts
-    decode_tokens: int  # one each of sequences behind their prompts
+    prefill_tokens: int  # prompt tokens
+    decode_tokens: int  # one per sequence whose prompt is complete
     seconds: float
 
     @property
     def kind(self) -> Kind:
-        """By what was computed in it."""
+        """Whether the step computed prompt tokens, output tokens, or both."""
         if not self.decode_tokens:
             return "prefill"
         return "mixed" if self.prefill_tokens else "decode"
@@ -38,25 +37,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened, and what the engine holds and has to do behind it."""
+    """The events since the last report, and the state of the engine after them."""
 
     events: list[Event]
     load: pb.Load
     arriving: int = 0  # sequences whose cache is being transferred
     parked: int = 0  # sequences whose cache is kept for a decode worker
-    step: Step | None = None  # the step that is just over, if it computed anything
-    time: float = 0.0  # of time.monotonic()
+    step: StepResult | None = None  # the last step, if it computed anything
+    time: float = 0.0  # time.monotonic() of the report
 
 
 OnReport = Callable[[Report], None]
 
 
 class EngineThread:
-    """Steps an engine while it has work. All public methods belong to the event loop's thread."""
+    """Steps an engine while it has work. All public methods must be called on the event loop's thread."""
 
     def __init__(self, engine: Engine, on_report: OnReport, on_fatal: Callable[[BaseException], None]) -> None:
-        """Both are called on the event loop: `on_report` when somebody is admitted, after each step and after calls
-        while there is none; `on_fatal` after the engine failed.
+        """Both callbacks run on the event loop.
+
+        `on_report` is called when requests are admitted, after each step, and after calls while there is no step.
+        `on_fatal` is called after the engine failed.
         """
         self._engine = engine
         self._on_report, self._on_fatal = on_report, on_fatal
@@ -66,7 +67,7 @@ class EngineThread:
         self._thread.start()
 
     def call(self, function: Callable[[Engine], T]) -> "asyncio.Future[T]":
-        """Run `function(engine)` between two steps; its result or error is the future's."""
+        """Run `function(engine)` between two steps. The future gets its result or its exception."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def run() -> None:
@@ -81,11 +82,11 @@ class EngineThread:
         return future
 
     def post(self, function: Callable[[Engine], object]) -> None:
-        """Run `function(engine)` between two steps; an error is fatal, since nobody waits for it."""
+        """Run `function(engine)` between two steps. An exception is fatal, because no caller could handle it."""
         self._calls.put(lambda: _void(function(self._engine)))
 
     async def stop(self) -> None:
-        """Stop behind the current step and wait for it."""
+        """Stop the thread after the present step, and wait for its end."""
         self._calls.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -100,17 +101,19 @@ class EngineThread:
     def _step(self) -> None:
         began = time.monotonic()
         schedule, admitted = self._engine.schedule()
-        if admitted:  # a router must not hear of it only when the step is over
+        if admitted:  # routers learn of an admission before the step, not after it
             self._report(admitted)
         events = self._engine.compute(schedule)
         seconds = time.monotonic() - began
-        self._report(events, Step(schedule.prefill_tokens, schedule.decode_tokens, seconds) if schedule.work else None)
+        self._report(
+            events, StepResult(schedule.prefill_tokens, schedule.decode_tokens, seconds) if schedule.work else None
+        )
 
-    def _report(self, events: list[Event], step: Step | None = None) -> None:
+    def _report(self, events: list[Event], step: StepResult | None = None) -> None:
         self._post(self._on_report, report_of(self._engine, events, step))
 
     def _serve_calls(self) -> bool:
-        """Run what was asked; wait for a call while there is nothing to step. False = stop."""
+        """Run pending calls; wait for a call while there is nothing to step. Returns False to stop the thread."""
         served = False
         while True:
             try:
@@ -128,18 +131,18 @@ class EngineThread:
     def _post(self, function: Callable[..., object], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # the loop is closed: nobody listens any more
+        except RuntimeError:  # the event loop is closed, so nobody receives reports
             self._calls.put(None)
 
 
-def report_of(engine: Engine, events: list[Event], step: Step | None = None) -> Report:
-    """What the engine says now."""
+def report_of(engine: Engine, events: list[Event], step: StepResult | None = None) -> Report:
+    """A report of the engine's present state."""
     scheduler = engine.scheduler
     return Report(events, load_of(engine), len(scheduler.arriving), len(scheduler.parked), step, time.monotonic())
 
 
 def load_of(engine: Engine) -> pb.Load:
-    """What the engine holds and has to do. Leases and transfers are the worker's to add."""
+    """The engine's load. The worker adds leases and transfers."""
     pool, scheduler = engine.pool, engine.scheduler
     queued = sum(s.remaining for s in (*scheduler.waiting, *scheduler.running) if s.remaining > 1)
     return pb.Load(
@@ -158,7 +161,7 @@ def load_of(engine: Engine) -> pb.Load:
 
 
 def _void(_: object) -> None:
-    """A call's result that nobody wants."""
+    """Discard the result of a call."""
 
 
 def _resolve(future: "asyncio.Future[T]", result: T) -> None:

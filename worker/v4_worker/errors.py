@@ -1,16 +1,16 @@
 """The worker's errors.
 
 V4Error (core)
-└── WorkerError    this process cannot go on; others take its requests over
-    └── Stopped    it was told to stop before it served; no failure
+└── WorkerError    this process cannot continue; other workers take over its requests
+    └── Stopped    a signal stopped it before it served; not a failure
 """
 
 from v4_core.errors import V4Error
 
 
 class WorkerError(V4Error):
-    """This process cannot go on."""
+    """This process cannot continue."""
 
 
 class Stopped(WorkerError):
-    """This process was told to stop before it served."""
+    """A signal stopped this process before it served."""

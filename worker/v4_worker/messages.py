@@ -1,4 +1,4 @@
-"""Between the protocol's messages and the engine's records. Pure."""
+"""Converts between messages of the worker protocol and records of the engine. Pure."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ _FINISH_OF: dict[int, Finish | None] = {pb.NOT_FINISHED: None, pb.STOP: "stop", 
 
 
 def request_of(start: pb.Start, serial: int, fingerprint: str, eos: Iterable[int]) -> Request:
-    """What a Start asks of the engine, which checks it. Raises RequestError if it cannot be read."""
+    """The engine's request for a Start; the engine validates it. Raises RequestError if the message is malformed."""
     if not start.HasField("sampling"):
         raise RequestError("the request has no sampling parameters")
     stop_ids = frozenset(start.stop_token_ids) | frozenset(() if start.ignore_eos else eos)
@@ -42,17 +42,17 @@ def _ids(packed: bytes) -> list[int]:
 
 
 def event(request: Request, **kind: object) -> pb.Event:
-    """One event of a request, e.g. event(r, started=pb.Started(...))."""
+    """An event of a request, e.g. event(r, started=pb.Started(...))."""
     return pb.Event(request=request.key[0], attempt=request.key[1], **kind)  # type: ignore[arg-type]
 
 
-def failed(request: Request, reason: pb.Reason, message: str, queue_length: int = 0) -> pb.Event:
-    """The end of a leg that did not finish."""
-    return event(request, failed=pb.Failed(reason=reason, message=message, queue_length=queue_length))
+def failed(request: Request, reason: pb.Reason, message: str) -> pb.Event:
+    """The event that a leg ended without finishing."""
+    return event(request, failed=pb.Failed(reason=reason, message=message))
 
 
 def token_event(token: Token) -> pb.Event:
-    """One drawn token."""
+    """The event for one generated token."""
     message = pb.Tokens(
         choice=token.choice,
         start=token.index,
@@ -65,7 +65,7 @@ def token_event(token: Token) -> pb.Event:
 
 
 def first_of(token: Token) -> pb.First:
-    """A choice's first token as the last frame of a pull carries it."""
+    """A choice's first token, as the last frame of a pull carries it."""
     first = pb.First(choice=token.choice, id=token.drawn.id, finish=FINISHES[token.finish])
     if token.drawn.logprob is not None:
         first.logprobs.CopyFrom(_logprobs(token.drawn))
@@ -73,7 +73,10 @@ def first_of(token: Token) -> pb.First:
 
 
 def firsts_of(final: pb.Final, request: Request) -> dict[int, tuple[int, Finish | None]]:
-    """First token and end of each choice. Raises RequestError unless they are exactly the request's choices."""
+    """The first token and the finish reason of each choice, by choice.
+
+    Raises RequestError unless there is exactly one for each choice of the request.
+    """
     firsts = {first.choice: (first.id, _FINISH_OF[first.finish]) for first in final.firsts}
     wanted = set(range(request.first_choice, request.first_choice + request.n))
     if set(firsts) != wanted or len(final.firsts) != request.n:

@@ -1,7 +1,7 @@
-"""A worker process: gRPC server with health, loading, readiness, drain on SIGTERM. `run` blocks until it is over.
+"""A worker process: loading, gRPC server with health, readiness, drain on SIGTERM. `run` blocks until it has ended.
 
-Health says SERVING, and the monitoring port that it is ready, once the weights are loaded and one token was generated,
-and no longer once a drain began.
+The worker is ready (health SERVING, /ready on the monitoring port) from the time when the weights are loaded and a
+token was generated until a drain begins.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class _Process:
         worker = Worker(config, self._role, loaded, self._kinds, metrics, self._failed, self._token, self._tracing)
         server = await WorkerServer.start(worker, config.host, config.port)
         self._condition.become("ready")
-        log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.fingerprint)
+        log.info("%s worker ready on %s, fingerprint %s", self._role, server.address, worker.context.fingerprint)
         await self._stop.wait()
         self._condition.become("draining")
         await server.not_serving()
@@ -112,9 +112,9 @@ class _Process:
         return loaded
 
     def _check_stop(self) -> None:
-        """Called while the model is loaded, on that thread. Raises Stopped."""
+        """Called by the loading thread. Raises Stopped if the process was told to stop."""
         if self._stop.is_set():
-            raise Stopped("told to stop while the model was loaded")
+            raise Stopped("stopped by a signal while the model was being loaded")
 
     def _signalled(self) -> None:
         self._signals += 1
@@ -128,7 +128,7 @@ class _Process:
 
 
 class _Progress:
-    """Weights loading, as a line for every tenth of what takes a while."""
+    """Logs the progress of loading: every tenth of large checkpoints, and the end of all."""
 
     def __init__(self, name: str, check_stop: Callable[[], None]) -> None:
         self._name, self._check_stop, self._shown = name, check_stop, -1
@@ -142,7 +142,7 @@ class _Progress:
 
 
 def _check_port(config: WorkerConfig) -> None:
-    """Fail before the weights are read, which may take minutes, rather than after."""
+    """Raise ConfigError if the port is in use, before minutes are spent on reading the weights."""
     with socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_held(config.port))
@@ -154,9 +154,9 @@ def _check_port(config: WorkerConfig) -> None:
 
 
 def _warm_up(loaded: Loaded, check_stop: Callable[[], None]) -> None:
-    """Generate a token behind a prompt that takes every path, the indexer's selection too.
+    """Generate a token after a prompt that exercises every path, including the indexer's selection.
 
-    A worker that cannot must not say that it is ready; and what is compiled at first use is compiled now.
+    A worker that cannot do this must not become ready. Kernels that are compiled at first use are compiled here.
     """
     log.info("warming up (the first start on a machine compiles operators)")
     engine = loaded.engine
@@ -167,5 +167,5 @@ def _warm_up(loaded: Loaded, check_stop: Callable[[], None]) -> None:
     while engine.busy:
         check_stop()
         engine.step()
-    engine.pool.counts = Counts()  # nobody asked for this
+    engine.pool.counts = Counts()  # the warm-up is not a request
     check_stop()

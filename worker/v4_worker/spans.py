@@ -1,6 +1,6 @@
-"""The spans of one leg: phases one behind the other, each a child of the router's span. Knows no kind of leg.
+"""The trace spans of one leg: one after another, each a child of the router's span. Knows no phase by name.
 
-Nothing is done where this process does not trace or the router does not.
+Does nothing if this process does not trace or the router sent no trace context.
 """
 
 import time
@@ -9,11 +9,11 @@ from v4_core.tracing import Attributes, Context, Span, Tracing
 from v4_core.v1 import worker_pb2 as pb
 
 
-class Phases:
-    """What a leg does, from its beginning on. Times are those of time.monotonic()."""
+class LegSpans:
+    """The spans of one leg from its start. Times are those of time.monotonic()."""
 
     def __init__(self, tracing: Tracing | None, start: pb.Start, worker: str) -> None:
-        """`worker`: its address."""
+        """`worker` is the address of this worker."""
         self._tracing = tracing if start.traceparent else None
         self._span: Span | None = None
         if self._tracing is not None:
@@ -27,7 +27,7 @@ class Phases:
             }
 
     def enter(self, name: str, now: float) -> None:
-        """The leg is in this phase, and no longer in the one before."""
+        """End the present span and start one called `name`."""
         if self._tracing is not None:
             at = self._since_1970 + now
             if self._span is not None:
@@ -35,12 +35,15 @@ class Phases:
             self._span = self._tracing.start(name, self._parent, at, self._common)
 
     def note(self, facts: Attributes) -> None:
-        """Add facts to the present phase; their names are without `v4serve.`."""
+        """Add attributes to the present span. Their names get the prefix `v4serve.`."""
         if self._span is not None:
             self._span.set({f"v4serve.{name}": fact for name, fact in facts.items()})
 
     def end(self, how: str, now: float, failure: str = "") -> None:
-        """The leg ends, if it did not before: finished, cancelled, handed_back, or for a reason with its `failure`."""
+        """End the last span, unless it has ended already.
+
+        `how` is finished, cancelled, handed_back, or a reason of failure, whose message is `failure`.
+        """
         if self._span is not None:
             self._span.set({"v4serve.end": how})
             self._span.end(self._since_1970 + now, how if failure else "", failure)

@@ -1,4 +1,4 @@
-"""What waits to be sent to one router: the events since the last message, and the latest load."""
+"""Collects what is to be sent to one router: the events since the last message and the latest load."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from v4_core.v1 import worker_pb2 as pb
 
 
 class RouterStream:
-    """Outgoing side of one Serve stream. Events put within one engine step leave as one message."""
+    """The outgoing side of one Serve stream. All events of an engine step are sent as one message."""
 
     def __init__(self) -> None:
         self._events: list[pb.Event] = []
@@ -19,7 +19,7 @@ class RouterStream:
         self._events.append(event)
 
     def flush(self, load: pb.Load | None = None) -> None:
-        """Let the message go, if there is anything new in it."""
+        """Send the pending events, and the load if it changed."""
         if load is not None and load != self._load:
             self._load = load
             self._wake.set()
@@ -27,12 +27,15 @@ class RouterStream:
             self._wake.set()
 
     def close(self) -> None:
-        """Nothing more will come; what was put is sent before the stream ends."""
+        """End the stream after the pending events are sent."""
         self._closed = True
         self._wake.set()
 
     async def next(self) -> pb.FromWorker | None:
-        """The next message, None at the end; a router that reads slowly gets several steps' events in one."""
+        """Wait for the next message. Returns None at the end of the stream.
+
+        A router that reads slowly gets the events of several steps in one message.
+        """
         await self._wake.wait()
         if self._closed and not self._events:
             return None

@@ -49,32 +49,22 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "load", "format", "index_format", "lease_seconds", "cache_bytes", "tokenizer", "eos_token_ids")
+    __slots__ = ("role", "instance", "fingerprint", "max_model_len", "vocab_size", "load", "tokenizer")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
-    FORMAT_FIELD_NUMBER: _ClassVar[int]
-    INDEX_FORMAT_FIELD_NUMBER: _ClassVar[int]
-    LEASE_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
-    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     role: str
     instance: str
     fingerprint: str
     max_model_len: int
     vocab_size: int
     load: Load
-    format: str
-    index_format: str
-    lease_seconds: float
-    cache_bytes: int
     tokenizer: str
-    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., format: _Optional[str] = ..., index_format: _Optional[str] = ..., lease_seconds: _Optional[float] = ..., cache_bytes: _Optional[int] = ..., tokenizer: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
     __slots__ = ("running", "waiting", "queued_tokens", "slots_total", "slots_free", "slots_evictable", "blocks_used", "checkpoint_slots_used", "tails_total", "tails_used", "leases", "draining", "transferred_bytes", "preemptions")
@@ -270,14 +260,12 @@ class Adopted(_message.Message):
     def __init__(self, bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., blocks_pulled: _Optional[int] = ..., blocks_local: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("reason", "message", "queue_length")
+    __slots__ = ("reason", "message")
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     reason: Reason
     message: str
-    queue_length: int
-    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ..., queue_length: _Optional[int] = ...) -> None: ...
+    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
     __slots__ = ("request", "attempt", "lease", "fingerprint", "tokens", "have_blocks")
