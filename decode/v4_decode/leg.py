@@ -61,7 +61,6 @@ class DecodeLeg(Leg):
         except (TransferError, RequestError) as error:
             self.fail(pb.TRANSFER, str(error))
             return
-        context.transferred_bytes += pulled.bytes
         context.metrics.adopted(pulled, local * total(context.memory.geometry.block_spans))
         adopted = self._adopted(pulled, local)
         self.stream.put(event(request, adopted=adopted))

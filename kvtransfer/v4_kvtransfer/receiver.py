@@ -83,9 +83,14 @@ class Receiver:
                 "this worker cannot continue the peer's state: they differ in "
                 f"{difference(asked.fingerprint, hello.fingerprint)}; pair workers of one revision"
             )
-        for name in ("request", "attempt", "tokens", "have_blocks"):
-            if getattr(hello, name) != getattr(asked, name):
-                raise PullMismatch(f"asked for {name} {getattr(asked, name)}, offered {getattr(hello, name)}")
+        for name, wanted, offered in (
+            ("request", asked.request, hello.request),
+            ("attempt", asked.attempt, hello.attempt),
+            ("tokens", asked.tokens, hello.tokens),
+            ("have_blocks", asked.have_blocks, hello.have_blocks),
+        ):
+            if offered != wanted:
+                raise PullMismatch(f"the pull asked for {name} {wanted}, but the peer offers {offered}")
         if hello.total_bytes != self._layout.total:
             raise PullMismatch(f"the peer would send {hello.total_bytes} bytes, {self._layout.total} are due")
 

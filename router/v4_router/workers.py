@@ -218,7 +218,9 @@ class WorkerLink:
         self._report(info.load)
 
     async def _read(self, stub: Any) -> None:
-        async for message in stub.Serve(self._requests(self._outgoing), metadata=metadata(self._token)):
+        messages: AsyncIterator[pb.FromWorker]
+        messages = stub.Serve(self._requests(self._outgoing), metadata=metadata(self._token))
+        async for message in messages:
             self._heard = True
             if not self.up:
                 # Another process may have taken the address since it was described: this is the one that streams.

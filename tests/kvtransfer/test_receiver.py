@@ -119,10 +119,10 @@ def test_any_mixture_of_frames_and_noise_is_met_with_an_error(frames: list[bytes
     ("changed", "error", "message"),
     [
         ({"fingerprint": "other"}, FingerprintMismatch, r"differ in fingerprint \(f+ here, other there\)"),
-        ({"request": "s"}, PullMismatch, "asked for request r, offered s"),
-        ({"attempt": 1}, PullMismatch, "asked for attempt 2, offered 1"),
-        ({"tokens": TOKENS + 1}, PullMismatch, "asked for tokens 700, offered 701"),
-        ({"have_blocks": 0}, PullMismatch, "asked for have_blocks 1, offered 0"),
+        ({"request": "s"}, PullMismatch, "asked for request r, but the peer offers s"),
+        ({"attempt": 1}, PullMismatch, "asked for attempt 2, but the peer offers 1"),
+        ({"tokens": TOKENS + 1}, PullMismatch, "asked for tokens 700, but the peer offers 701"),
+        ({"have_blocks": 0}, PullMismatch, "asked for have_blocks 1, but the peer offers 0"),
         ({"total_bytes": LAYOUT.total + 1}, PullMismatch, "would send"),
     ],
 )

@@ -310,7 +310,8 @@ async def test_growth_preempts_and_steps_mix() -> None:
             node.send(start(prompt(500 + 10 * i, seed=20 + i), pb.WHOLE, f"r{i}", max_tokens=400))
         await until(lambda: all(len(node.tokens(request=f"r{i}")) == 400 for i in range(2)))
         samples = await node.until_scraped(lambda samples: not by(samples, "sequences"))
-        assert samples["preemptions_total"] == node.load.preemptions > 0
+        counts = await node.worker.engine.call(lambda engine: engine.counts)
+        assert samples["preemptions_total"] == counts.preemptions > 0
         assert _evicted(samples, "decode") > 0
         assert set(by(samples, "engine_step_seconds_count")) == {"prefill", "decode", "mixed"}
         assert samples["decode_tokens_total"] == 800

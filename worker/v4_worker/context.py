@@ -27,4 +27,3 @@ class LegContext:
     token: TokenFile | None
     tracing: Tracing | None
     address: str = ""  # host:port of this worker; empty until the server listens
-    transferred_bytes: int = 0  # received from other workers since the start

@@ -156,7 +156,6 @@ def load_of(engine: Engine) -> pb.Load:
         checkpoint_slots_used=pool.tree.checkpoint_slots,
         tails_total=scheduler.config.max_sequences,
         tails_used=scheduler.config.max_sequences - scheduler.allocator.tails_free,
-        preemptions=engine.counts.preemptions,
     )
 
 

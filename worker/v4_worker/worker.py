@@ -155,7 +155,6 @@ class Worker:
         """Send every router its pending events and the load."""
         self.load.leases = self.leases.held
         self.load.draining = self.draining
-        self.load.transferred_bytes = self.context.transferred_bytes
         load = pb.Load()
         load.CopyFrom(self.load)
         for stream in self.streams:

@@ -67,7 +67,7 @@ class WorkerInfo(_message.Message):
     def __init__(self, role: _Optional[str] = ..., instance: _Optional[str] = ..., fingerprint: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("running", "waiting", "queued_tokens", "slots_total", "slots_free", "slots_evictable", "blocks_used", "checkpoint_slots_used", "tails_total", "tails_used", "leases", "draining", "transferred_bytes", "preemptions")
+    __slots__ = ("running", "waiting", "queued_tokens", "slots_total", "slots_free", "slots_evictable", "blocks_used", "checkpoint_slots_used", "tails_total", "tails_used", "leases", "draining")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -80,8 +80,6 @@ class Load(_message.Message):
     TAILS_USED_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
-    TRANSFERRED_BYTES_FIELD_NUMBER: _ClassVar[int]
-    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     running: int
     waiting: int
     queued_tokens: int
@@ -94,9 +92,7 @@ class Load(_message.Message):
     tails_used: int
     leases: int
     draining: bool
-    transferred_bytes: int
-    preemptions: int
-    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., slots_evictable: _Optional[int] = ..., blocks_used: _Optional[int] = ..., checkpoint_slots_used: _Optional[int] = ..., tails_total: _Optional[int] = ..., tails_used: _Optional[int] = ..., leases: _Optional[int] = ..., draining: _Optional[bool] = ..., transferred_bytes: _Optional[int] = ..., preemptions: _Optional[int] = ...) -> None: ...
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., queued_tokens: _Optional[int] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., slots_evictable: _Optional[int] = ..., blocks_used: _Optional[int] = ..., checkpoint_slots_used: _Optional[int] = ..., tails_total: _Optional[int] = ..., tails_used: _Optional[int] = ..., leases: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class ToWorker(_message.Message):
     __slots__ = ("start", "cancel")
