@@ -53,7 +53,7 @@ proto: $(DEV) ## Generate the gRPC code from core/v4_core/v1/worker.proto
 chart: $(DEV) ## Generate the chart's schema and table of values, the dashboards, and docs/metrics.md
 	$(BIN)/python -m charts.generate
 	$(BIN)/python -m charts.dashboards
-	$(BIN)/python -m tests.observability.document
+	$(BIN)/python -m charts.metrics_document
 
 $(DEV) .venv/.local-$(KEY): | $(BIN)/python
 	@extra=$(patsubst .%,%,$(firstword $(subst -, ,$(notdir $@)))); \

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from charts.generate import read
+from charts.metrics_document import FILE
 
-from tests.observability.document import FILE
 from tests.observability.prometheus import PrometheusTools
 from tests.observability.promtest import FILES, rules_of
 

@@ -4,13 +4,13 @@ import re
 import subprocess
 import sys
 
-from tests.observability.document import FILE
+from charts.metrics_document import FILE
 
 
 def test_the_document_is_what_the_processes_expose() -> None:
-    command = [sys.executable, "-m", "tests.observability.document", "--print"]
+    command = [sys.executable, "-m", "charts.metrics_document", "--print"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
-    assert FILE.read_text("utf-8") == done.stdout, "run `python -m tests.observability.document`"
+    assert FILE.read_text("utf-8") == done.stdout, "run `python -m charts.metrics_document`"
 
 
 def test_every_metric_has_one_meaning_and_a_unit_where_its_name_says_so() -> None:
