@@ -1,16 +1,16 @@
-"""The errors of a transfer. After any of them nothing more is written to the receiver's memory.
+"""The errors of a transfer. After any of them, nothing more is written to the receiver's memory.
 
 V4Error
-└── TransferError            the cache was not moved; place the request again
-    ├── LeaseGone            the lease ended, or was never held by that process
+└── TransferError            the cache was not transferred; the request must be placed again
+    ├── LeaseGone            the lease has ended, or that process never held it
     ├── StaleAttempt         a newer attempt of the request took over
-    ├── FingerprintMismatch  the two workers do not run the same weights, config, layout or engine
-    ├── PullMismatch         the two sides disagree about what is to be pulled
-    ├── FrameError           the bytes that arrived cannot be trusted
-    │   ├── CorruptFrame     one frame is damaged or not a frame
-    │   └── BrokenStream     sound frames that are lost, repeated, reordered, too many or too few
-    ├── TokenRefused         the two workers do not share one component token
-    ├── Stalled              the peer is connected and silent, or does not read
+    ├── FingerprintMismatch  the two workers run different weights, configs, layouts or engines
+    ├── PullMismatch         the two sides disagree about the content of the pull
+    ├── FrameError           the received bytes cannot be trusted
+    │   ├── CorruptFrame     one frame is damaged or is not a frame
+    │   └── BrokenStream     valid frames are lost, repeated, reordered, too many or too few
+    ├── TokenRefused         the two workers have different component tokens
+    ├── Stalled              the peer is connected but sends nothing or does not read
     └── PeerLost             the connection or the peer's process is gone
 """
 
@@ -18,7 +18,7 @@ from v4_core.errors import V4Error
 
 
 class TransferError(V4Error):
-    """The cache was not moved."""
+    """The cache was not transferred."""
 
 
 class LeaseGone(TransferError):
@@ -30,31 +30,31 @@ class StaleAttempt(TransferError):
 
 
 class FingerprintMismatch(TransferError):
-    """The two workers do not run the same weights, config, layout or engine."""
+    """The two workers run different weights, configs, layouts or engines."""
 
 
 class PullMismatch(TransferError):
-    """The two sides disagree about what is to be pulled."""
+    """The two sides disagree about the content of the pull."""
 
 
 class FrameError(TransferError):
-    """The bytes that arrived cannot be trusted."""
+    """The received bytes cannot be trusted."""
 
 
 class CorruptFrame(FrameError):
-    """One frame is damaged or not a frame."""
+    """One frame is damaged or is not a frame."""
 
 
 class BrokenStream(FrameError):
-    """Sound frames that are lost, repeated, reordered, too many or too few."""
+    """Valid frames are lost, repeated, reordered, too many or too few."""
 
 
 class TokenRefused(TransferError):
-    """The two workers do not share one component token."""
+    """The two workers have different component tokens."""
 
 
 class Stalled(TransferError):
-    """The peer is connected and silent, or does not read."""
+    """The peer is connected but sends nothing or does not read."""
 
 
 class PeerLost(TransferError):

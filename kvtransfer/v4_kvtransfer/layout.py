@@ -1,8 +1,8 @@
-"""Which bytes travel in one pull, and in which order: the same pure function on both sides.
+"""Defines which bytes one pull transfers and in which order. Pure; both sides compute the same layout.
 
     stream = [block have_blocks] .. [last complete block][open block, if there is one][tail at n]
 
-packed, without padding. Which rows exist comes from the geometry; which slot holds a block is the caller's matter.
+The parts are packed without padding. The geometry says which rows exist; the caller knows which slot holds a block.
 """
 
 from bisect import bisect_right
@@ -14,21 +14,22 @@ from v4_core.blocks import BLOCK_TOKENS
 from v4_core.geometry import CacheGeometry, Span
 from v4_kvtransfer.errors import PullMismatch
 
-TAIL = -1  # stands for a block's index where the piece is of the tail
+TAIL = -1  # the block index of pieces of the tail
 
 
 class Piece(NamedTuple):
-    """Bytes that lie together in one slot and follow one another in the stream."""
+    """Bytes that are contiguous both in a slot and in the stream."""
 
     block: int  # index in the sequence, or TAIL
-    offset: int  # in the slot's row
-    length: int
+    offset: int  # byte offset in the slot's row
+    length: int  # bytes
 
 
 class StreamLayout:
-    """The stream of one pull: `tokens` positions without the first `have_blocks` blocks. Offsets are of the stream.
+    """The stream of one pull: the cache of `tokens` positions without the first `have_blocks` blocks.
 
-    Raises PullMismatch where `have_blocks` exceeds the complete blocks of the sequence.
+    Offsets are byte offsets in the stream. Raises PullMismatch if `have_blocks` exceeds the complete blocks of the
+    sequence.
     """
 
     def __init__(self, geometry: CacheGeometry, tokens: int, have_blocks: int) -> None:
@@ -49,16 +50,16 @@ class StreamLayout:
         self.total = self._bounds[-1]
 
     def ready(self, complete_blocks: int) -> int:
-        """Bytes that may be sent once that many blocks of the sequence are complete, and the tail is not yet."""
+        """Bytes that may be sent once `complete_blocks` blocks of the sequence are complete, but the tail is not."""
         return self._bounds[max(0, min(complete_blocks, self._complete) - self.have_blocks)]
 
     def arrived(self, received: int) -> int:
-        """Leading complete blocks of the sequence that the receiver has whole after `received` bytes."""
+        """The number of leading blocks that the receiver has completely after `received` bytes."""
         ends = self._complete - self.have_blocks
         return self.have_blocks + bisect_right(self._bounds, received, 1, ends + 1) - 1
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Pieces of stream bytes start .. end-1, in order."""
+        """Yields the pieces of the stream bytes start .. end-1 in order."""
         index = bisect_right(self._bounds, start) - 1
         while start < end:
             base = self._bounds[index]
@@ -78,7 +79,7 @@ class StreamLayout:
 
 
 class _Segment:
-    """The spans of one block or tail, cut anywhere."""
+    """The spans of one block or tail as a packed segment, of which any range can be taken."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
@@ -86,7 +87,7 @@ class _Segment:
         self.total = self._starts[-1]
 
     def clip(self, start: int, end: int) -> Iterator[Span]:
-        """Spans of packed bytes start .. end-1."""
+        """Yields the spans of the packed bytes start .. end-1."""
         index = bisect_right(self._starts, start) - 1
         while start < end:
             skip = start - self._starts[index]

@@ -1,4 +1,4 @@
-"""The engine's host memory as a transfer sees it: rows of bytes and a geometry. Knows nothing of what they mean."""
+"""The engine's cache memory as transfers see it: rows of bytes with a geometry. Does not interpret the rows."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Block slots and live tails of one pool. Raises ValueError where their shapes do not fit the geometry."""
+    """The block slots and live tails of one pool. Raises ValueError if their shapes do not match the geometry."""
 
     geometry: CacheGeometry
     slabs: Bytes  # [slots, slab_bytes], C-contiguous, writable

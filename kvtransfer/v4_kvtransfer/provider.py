@@ -1,4 +1,4 @@
-"""The side that holds a lease: serves Pull and Confirm over gRPC from host memory. Decides nothing about leases."""
+"""The sending side of a transfer: serves Pull and Confirm over gRPC from host memory. Does not decide about leases."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,13 +16,13 @@ from v4_kvtransfer.layout import TAIL, StreamLayout
 from v4_kvtransfer.leases import Lease, LeaseTable, Pull
 from v4_kvtransfer.memory import HostMemory
 
-WRITE_SECONDS = 30.0  # a puller that takes none of a frame for so long no longer holds the lease
+WRITE_SECONDS = 30.0  # a pull ends if its puller does not read a frame for so long
 
 _Context = grpc.aio.ServicerContext[pb.PullRequest, bytes]
 
 
 class TransferService:
-    """Serves the leases of one table from one pool's memory, on the event loop on which the table is changed."""
+    """Serves the leases of one table from one pool's memory. Must run on the event loop that changes the table."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class TransferService:
         keepalive_seconds: float = 2.0,
         on_sent: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """`keepalive_seconds` must be well below the pullers' idle timeout. `on_sent(n)`: n bytes of a cache went."""
+        """`keepalive_seconds` must be well below the pullers' idle timeout. `on_sent(n)` is called for n sent bytes."""
         self._memory = memory
         self._leases = leases
         self._fingerprint = fingerprint
@@ -40,7 +40,7 @@ class TransferService:
         self._on_sent = on_sent
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Register both methods. Pull answers in raw frames: protobuf would copy the payload once more on each side."""
+        """Register both methods. Pull sends raw frames, because protobuf would copy the payload again on each side."""
         methods = {
             "Pull": grpc.unary_stream_rpc_method_handler(
                 self._pull, request_deserializer=pb.PullRequest.FromString, response_serializer=None
@@ -79,7 +79,7 @@ class TransferService:
         await sender.send(Kind.HELLO, [_hello(request, layout).SerializeToString()])
         while True:
             changed.clear()
-            pull.check()  # from here to the end of encode() nothing is awaited, so what is read is still held
+            pull.check()  # nothing is awaited from here to the end of encode(), so the memory stays held
             ready = layout.total if lease.finished else layout.ready(lease.complete_blocks)
             end = min(ready, sender.offset + MAX_PAYLOAD)
             if end > sender.offset:
@@ -89,7 +89,7 @@ class TransferService:
             elif lease.finished:
                 await sender.send(Kind.FINAL, [pb.Final(tokens=lease.tokens, firsts=lease.firsts).SerializeToString()])
                 return
-            else:  # an empty frame starts the receiver's count of waiting, and repeated keeps it from giving up
+            else:  # an empty frame starts the receiver's waiting time; repeating it prevents the receiver's timeout
                 await sender.send(Kind.DATA, [])
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._keepalive):
@@ -97,9 +97,10 @@ class TransferService:
 
 
 class _Sender:
-    """Numbers the frames of one pull and writes each in bounded time.
+    """Numbers the frames of one pull and writes each within a time limit.
 
-    One at a time: to assemble the next frame during a write was measured, and took more CPU for no better rate.
+    Frames are written one at a time. Assembling the next frame during a write was measured: it took more CPU time and
+    was not faster.
     """
 
     def __init__(self, write: Callable[[bytes], Awaitable[None]]) -> None:
@@ -116,7 +117,7 @@ class _Sender:
             async with asyncio.timeout(WRITE_SECONDS):
                 await self._write(frame)
         except TimeoutError:
-            raise Stalled(f"the puller took nothing for {WRITE_SECONDS:g} s") from None
+            raise Stalled(f"the puller read nothing for {WRITE_SECONDS:g} s") from None
 
 
 def _hello(request: pb.PullRequest, layout: StreamLayout) -> pb.Hello:
@@ -131,7 +132,7 @@ def _hello(request: pb.PullRequest, layout: StreamLayout) -> pb.Hello:
 
 
 def _views(memory: HostMemory, lease: Lease, layout: StreamLayout, start: int, end: int) -> list[memoryview]:
-    """Stream bytes start .. end-1 where they lie."""
+    """Views of the memory that holds the stream bytes start .. end-1."""
     return [
         memory.tails[lease.tail, offset : offset + length].data
         if block == TAIL

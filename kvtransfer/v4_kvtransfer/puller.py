@@ -1,4 +1,4 @@
-"""The side that wants a cache: one pull over gRPC into host memory, and its confirmation. Knows no engine."""
+"""The receiving side of a transfer: pulls a cache over gRPC into host memory and confirms it. Knows no engine."""
 
 import asyncio
 import time
@@ -19,12 +19,12 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Pulled:
-    """A whole cache that arrived; to be adopted only after confirm()."""
+    """A completely received cache. It may be adopted only after confirm()."""
 
     final: pb.Final
     bytes: int  # of the stream, without headers
     seconds: float  # from the call to the last frame
-    wait_seconds: float  # of these, from a frame that says "nothing to send now" to the next that brings something
+    wait_seconds: float  # the part of `seconds` in which the sender had nothing to send
 
 
 async def pull(
@@ -39,10 +39,10 @@ async def pull(
 ) -> Pulled:
     """Pull the cache of `request.tokens` positions into `slots` (one per block of the sequence) and `tail`.
 
-    The first `request.have_blocks` slots are not written. `on_block(i)` is called as complete block i is whole and
-    verified. `idle_timeout`: seconds without a frame. `metadata`: what the call carries, the component token say.
-    Raises TransferError; then, as after cancellation, nothing more is written and the blocks named to `on_block` are
-    sound.
+    The first `request.have_blocks` slots are not written. `on_block(i)` is called once complete block i is received and
+    verified. `idle_timeout` is the longest time in seconds without a frame. `metadata` is sent with the call, for
+    example the component token. Raises TransferError. After an error or a cancellation nothing more is written, and the
+    blocks that were passed to `on_block` are valid.
     """
     began = time.monotonic()
     receiver = Receiver(request, memory, slots, tail, on_block)
@@ -77,9 +77,9 @@ async def confirm(
     timeout: float,  # noqa: ASYNC109
     metadata: Metadata = (),
 ) -> None:
-    """The last proof of adoption: the lease was held until now, and ends.
+    """Confirm a pull: the sender answers whether the lease was held until now, and ends it.
 
-    Raises LeaseGone, TokenRefused, Stalled, PeerLost.
+    This is the last proof that adoption needs. Raises LeaseGone, TokenRefused, Stalled, PeerLost.
     """
     call = channel.unary_unary(
         wire.CONFIRM,

@@ -1,4 +1,4 @@
-"""What one pull's frames must be, and where their bytes go. Writes memory; knows no socket and no lease."""
+"""Checks the frames of one pull and writes their bytes to memory. Knows no socket and no lease."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from v4_kvtransfer.memory import HostMemory
 
 
 class Receiver:
-    """Checks the frames of one pull in order and writes their bytes to the slots that it was given.
+    """Checks the frames of one pull in order and writes their bytes to the given slots.
 
-    Each frame is verified whole before any of it is written. A block counts as arrived with its last byte.
+    A frame is verified before any of its bytes is written. A block has arrived when its last byte is written.
     """
 
     def __init__(
@@ -29,7 +29,10 @@ class Receiver:
         on_block: Callable[[int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`slots` are this side's slot of every block. Raises PullMismatch, and ValueError for slots that are not."""
+        """`slots` has the receiver's slot of every block.
+
+        Raises PullMismatch if `request` is contradictory, and ValueError if a slot is missing or out of range.
+        """
         self._request = request
         self._memory = memory
         self._slots = slots
@@ -49,7 +52,10 @@ class Receiver:
         self.final: pb.Final | None = None
 
     def feed(self, raw: bytes) -> None:
-        """Take the next frame. Raises FrameError, FingerprintMismatch, PullMismatch, having written nothing of it."""
+        """Process the next frame.
+
+        Raises FrameError, FingerprintMismatch or PullMismatch before it writes anything of an invalid frame.
+        """
         frame = decode(raw)
         if self.final is not None:
             raise BrokenStream("the stream goes on after its end")
@@ -92,12 +98,12 @@ class Receiver:
             if offered != wanted:
                 raise PullMismatch(f"the pull asked for {name} {wanted}, but the peer offers {offered}")
         if hello.total_bytes != self._layout.total:
-            raise PullMismatch(f"the peer would send {hello.total_bytes} bytes, {self._layout.total} are due")
+            raise PullMismatch(f"the peer announces {hello.total_bytes} bytes instead of {self._layout.total}")
 
     def _write(self, payload: memoryview) -> None:
         end = self.received + len(payload)
         if end > self._layout.total:
-            raise BrokenStream(f"the stream holds more than the {self._layout.total} bytes due")
+            raise BrokenStream(f"the stream has more than the expected {self._layout.total} bytes")
         source, position = np.frombuffer(payload, np.uint8), 0
         for block, offset, length in self._layout.pieces(self.received, end):
             row = self._memory.tails[self._tail] if block == TAIL else self._memory.slabs[self._slots[block]]
@@ -114,7 +120,7 @@ class Receiver:
         final = pb.Final()
         _parse(final, frame)
         if final.tokens != self._request.tokens:
-            raise PullMismatch(f"asked for {self._request.tokens} tokens, the peer ended with {final.tokens}")
+            raise PullMismatch(f"the pull asked for {self._request.tokens} tokens, but the peer sent {final.tokens}")
         self.final = final
 
 
@@ -123,5 +129,5 @@ def _parse(message: pb.Hello | pb.Final, frame: Frame) -> None:
         message.ParseFromString(frame.payload.tobytes())
     except DecodeError:
         raise CorruptFrame(
-            f"frame {frame.sequence} holds no {frame.kind.name}: run one release on all workers"
+            f"frame {frame.sequence} is not a valid {frame.kind.name}: run the same release on all workers"
         ) from None

@@ -1,4 +1,4 @@
-"""How a transfer maps to gRPC: method names, status codes. Knows no memory and no lease."""
+"""Maps transfers to gRPC: method names and status codes. Knows no memory and no lease."""
 
 import grpc
 import grpc.aio
@@ -14,14 +14,14 @@ CODES: dict[type[errors.TransferError], grpc.StatusCode] = {
     errors.StaleAttempt: grpc.StatusCode.ABORTED,
     errors.FingerprintMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.PullMismatch: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.TokenRefused: grpc.StatusCode.UNAUTHENTICATED,  # by the server that the provider is part of
+    errors.TokenRefused: grpc.StatusCode.UNAUTHENTICATED,  # sent by the interceptor of the provider's server
     errors.Stalled: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _ERRORS = {code: kind for kind, code in CODES.items()}
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> errors.TransferError:
-    """What a call's bad end means; PeerLost for every code that the other side does not send on purpose."""
+    """The TransferError for a failed call; PeerLost for every status code that the provider does not send itself."""
     code, details = error.code(), error.details() or "no details"
     if kind := _ERRORS.get(code):
         return kind(details)

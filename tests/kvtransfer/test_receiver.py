@@ -123,7 +123,7 @@ def test_any_mixture_of_frames_and_noise_is_met_with_an_error(frames: list[bytes
         ({"attempt": 1}, PullMismatch, "asked for attempt 2, but the peer offers 1"),
         ({"tokens": TOKENS + 1}, PullMismatch, "asked for tokens 700, but the peer offers 701"),
         ({"have_blocks": 0}, PullMismatch, "asked for have_blocks 1, but the peer offers 0"),
-        ({"total_bytes": LAYOUT.total + 1}, PullMismatch, "would send"),
+        ({"total_bytes": LAYOUT.total + 1}, PullMismatch, "announces"),
     ],
 )
 def test_a_hello_of_another_cache(changed: dict[str, object], error: type[Exception], message: str) -> None:
@@ -144,8 +144,8 @@ def test_too_much_too_little_and_out_of_place() -> None:
         ([*FRAMES[:2], encode(Kind.DATA, 2, 8, [b"x"])], BrokenStream, "for byte 8 instead of 0"),
         ([*FRAMES[:-1], encode(Kind.DATA, count - 1, end, [b"x"])], BrokenStream, "more than"),
         ([*FRAMES[:1], encode(Kind.FINAL, 1, 0, [final.SerializeToString()])], BrokenStream, "ended after 0 of"),
-        ([*FRAMES[:-1], encode(Kind.FINAL, count - 1, end, [b"\xff"])], CorruptFrame, "holds no FINAL"),
-        ([*FRAMES[:-1], encode(Kind.FINAL, count - 1, end, [])], PullMismatch, "the peer ended with 0"),
+        ([*FRAMES[:-1], encode(Kind.FINAL, count - 1, end, [b"\xff"])], CorruptFrame, "not a valid FINAL"),
+        ([*FRAMES[:-1], encode(Kind.FINAL, count - 1, end, [])], PullMismatch, "the peer sent 0"),
         ([*FRAMES, encode(Kind.DATA, count, end, [])], BrokenStream, "goes on after its end"),
     ]
     for frames, error, message in cases:

@@ -1,4 +1,4 @@
-"""Who may call a worker: whoever shows the component token. Health stays open, since probes have no token."""
+"""Authenticates callers of a worker by the component token. Health stays open, because probes have no token."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeAlias
@@ -15,7 +15,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # it takes none at run time
-    """Refuses calls without the token before they reach their service."""
+    """Refuses calls without the token before they reach the service."""
 
     def __init__(self, token: TokenFile) -> None:
         self._token = token
@@ -23,7 +23,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # it ta
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
     ) -> _Handler:
-        """The call's own handler, or one that refuses."""
+        """Returns the call's own handler, or one that refuses the call."""
         if details.method.startswith(_HEALTH) or self._token.accepts(_shown(details)):
             return await continuation(details)
         return _REFUSAL
@@ -37,9 +37,9 @@ def _shown(details: grpc.HandlerCallDetails) -> str:
 async def _refuse(messages: object, context: "grpc.aio.ServicerContext[Any, Any]") -> NoReturn:
     await context.abort(
         grpc.StatusCode.UNAUTHENTICATED,
-        "this worker answers only callers that show its component token: give them the same --token-file",
+        "the caller did not send this worker's component token: give both the same --token-file",
     )
 
 
-# Fits calls of every kind, since it ends them before it reads anything.
+# A stream handler fits calls of every kind, because it ends the call before it reads a message.
 _REFUSAL: _Handler = grpc.stream_stream_rpc_method_handler(_refuse)

@@ -1,7 +1,7 @@
-"""What a worker's engine counts and holds, as families of metrics made when scraped. Asks no engine.
+"""Exposes the engine's counts and state as metrics, built at each scrape. Does not call the engine.
 
-The counts are the engine's own, which only grow. What it holds is what its thread said last, of one moment, so that the
-values of one scrape add up.
+The counts are the engine's own and only grow. The state comes from the last report of the engine's thread, which
+describes a single moment, so the values of one scrape add up.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,29 +15,29 @@ from v4_engine.counts import Counts
 from v4_worker.condition import STATES, Condition
 from v4_worker.engine_thread import Report
 
-_EVICTIONS: Final = "Blocks and checkpoints that were given up, by for whom room was made"
+_EVICTIONS: Final = "Blocks and checkpoints that were evicted, by the reason why memory was needed"
 _PREFIX_TOKENS: Final = (
-    "Tokens of prompts at admission; hit: not computed again, replayed: here and run again to have the state behind "
-    "them, no_checkpoint: here but behind the last checkpoint, evicted: here until lately, no_blocks: the rest"
+    "Prompt tokens at admission; hit: not computed again, replayed: cached but computed again to restore the state "
+    "after them, no_checkpoint: cached but after the last checkpoint, evicted: recently evicted, no_blocks: the rest"
 )
-_SEQUENCES: Final = "Sequences by state; the choices of one prompt are one until it is computed"
+_SEQUENCES: Final = "Sequences by state; the choices of one prompt count as one until the prompt is computed"
 _SLOTS: Final = (
-    "Block slots by what they hold; used: blocks of sequences, cached: blocks that nobody uses now; cached ones and "
-    "checkpoints give way where room is needed"
+    "Block slots by content; used: blocks of sequences, cached: blocks that no sequence uses; cached blocks and "
+    "checkpoints are evicted when memory is needed"
 )
-_RATIO: Final = "Block slots that sequences use, of all: what eviction cannot free"
+_RATIO: Final = "Share of block slots that sequences use, which eviction cannot free"
 
 
 class EngineCollector(Collector):
-    """Reads the state of the worker, the engine's counts and its thread's last report."""
+    """Collects the worker's state, the engine's counts and the last report of its thread."""
 
     def __init__(self, condition: Condition) -> None:
         self._condition = condition
-        self.counts = Counts()  # the engine's, once there is one
+        self.counts = Counts()  # replaced by the engine's once there is one
         self.report = Report([], pb.Load())
 
     def collect(self) -> Iterator[Metric]:
-        """All families, with every value of their labels."""
+        """Yields all families with every value of their labels."""
         state = self._condition.state
         yield _by_state("worker_state", "1 for the state that the worker is in", {s: s == state for s in STATES})
         yield from self._sequences()
@@ -49,7 +49,7 @@ class EngineCollector(Collector):
         running = load.running - report.arriving
         sequences = {"waiting": load.waiting, "arriving": report.arriving, "running": running, "parked": report.parked}
         yield _by_state("sequences", _SEQUENCES, sequences)
-        yield _gauge("queued_tokens", "Tokens of prompts here that are still to be computed", load.queued_tokens)
+        yield _gauge("queued_tokens", "Prompt tokens on this worker that are not computed yet", load.queued_tokens)
 
     def _memory(self) -> Iterator[Metric]:
         load = self.report.load
@@ -60,13 +60,13 @@ class EngineCollector(Collector):
         ratio = used / max(1, load.slots_total)
         yield _gauge("block_slots_used_ratio", _RATIO, ratio)
         tails = {"free": load.tails_total - load.tails_used, "used": load.tails_used}
-        yield _by_state("live_tails", "Live tails: one for each sequence that runs, arrives or is leased", tails)
+        yield _by_state("live_tails", "Live tails; each running, arriving or leased sequence uses one", tails)
 
     def _counted(self) -> Iterator[Metric]:
         counts = self.counts
-        yield _counter("prefill_tokens", "Tokens of prompts computed, or again after preemption", counts.prefill_tokens)
-        yield _counter("decode_tokens", "Tokens drawn, first tokens of prompts too", counts.drawn_tokens)
-        yield _counter("preemptions", "Sequences that gave their memory up and began again", counts.preemptions)
+        yield _counter("prefill_tokens", "Prompt tokens computed, including after preemption", counts.prefill_tokens)
+        yield _counter("decode_tokens", "Tokens sampled, including first tokens of prompts", counts.drawn_tokens)
+        yield _counter("preemptions", "Sequences that lost their memory and were queued again", counts.preemptions)
         evictions = CounterMetricFamily("v4serve_evictions", _EVICTIONS, labels=("what", "reason"))
         for key, count in counts.evictions.items():
             evictions.add_metric(key, count)

@@ -1,8 +1,8 @@
 """The metrics of a worker, `v4serve_*`, and of its process, in a registry of their own.
 
-Steps, prompts, transfers and leases are counted as they are told. What the engine counts by itself and what it holds is
-read when scraped, from the last report of its thread. Made before there is an engine, and complete without one: every
-family and every value of its labels is there from the start, at 0.
+Steps, prompts, transfers and leases are counted when they happen. The engine's own counts and its state are read at
+each scrape, from the last report of its thread. The metrics exist before the engine does: every family and every value
+of its labels is present from the start, with the value 0.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _TRANSPORT: Final = "grpc"
 
 
 class WorkerMetrics:
-    """All metrics of one worker process; lives on the event loop."""
+    """All metrics of one worker process. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self.condition = Condition()
@@ -59,57 +59,58 @@ class WorkerMetrics:
     def _add_transfers(self) -> None:
         transfers = self._counter(
             "transfers",
-            "Caches that a decode worker was to take over, by how that ended; refused: it had no room",
+            "Caches that a decode worker was asked to take over, by result; refused: it had no memory for the cache",
             "transport",
             "result",
         )
         results: tuple[Result, ...] = get_args(Result)
         self._transfers = {result: transfers.labels(_TRANSPORT, result) for result in results}
-        sent = self._counter("transfer_bytes", "Bytes transferred of caches that were adopted", "transport")
+        sent = self._counter("transfer_bytes", "Bytes transferred for caches that were adopted", "transport")
         self._transfer_bytes = sent.labels(_TRANSPORT)
         seconds = self._histogram(
             "transfer_seconds",
-            "Seconds of the transfer of an adopted cache, without those in which prefill had nothing to send",
+            "Seconds of the transfer of an adopted cache, without the time in which prefill had nothing to send",
             SECONDS,
             "transport",
         )
         self._transfer_seconds = seconds.labels(_TRANSPORT)
         self._transfer_wait = self._histogram(
             "transfer_wait_seconds",
-            "Seconds of a transfer, its cache then adopted, in which prefill had nothing to send",
+            "Seconds of the transfer of an adopted cache in which prefill had nothing to send",
             SECONDS,
         )
         self._in_flight = Gauge(
-            "v4serve_transfers_in_flight", "Transfers to this worker that run now", registry=self.registry
+            "v4serve_transfers_in_flight", "Transfers to this worker that are running", registry=self.registry
         )
         self._saved_bytes = self._counter(
-            "transfer_saved_bytes", "Bytes of adopted caches that were not transferred, since their blocks were here"
+            "transfer_saved_bytes",
+            "Bytes of adopted caches that were not transferred, because the worker had the blocks",
         )
 
     def _add_leases(self) -> None:
         ends = self._counter(
             "leases",
-            "Leases that ended; released: a decode worker has the cache, unneeded: every choice ended with its first "
-            "token, expired: no decode worker came for it, dropped: its request failed or was cancelled",
+            "Leases that ended; released: a decode worker has the cache, unneeded: all choices finished with their "
+            "first token, expired: no decode worker pulled it, dropped: its request failed or was cancelled",
             "end",
         )
         self._lease_ends: dict[End, Counter] = {end: ends.labels(end) for end in get_args(End)}
         self.leases_held = Gauge(
-            "v4serve_leases_held", "Finished prompts that wait for a decode worker to have them", registry=self.registry
+            "v4serve_leases_held", "Finished prompts whose cache waits for a decode worker", registry=self.registry
         )
         self._lease_seconds = self._histogram(
-            "lease_seconds", "Seconds that a finished prompt was held for a decode worker", SECONDS
+            "lease_seconds", "Seconds for which the cache of a finished prompt was held for a decode worker", SECONDS
         )
         self.leased_bytes_sent = self._counter(
-            "leased_bytes_sent", "Bytes of leased caches sent to decode workers, of transfers that failed too"
+            "leased_bytes_sent", "Bytes of leased caches sent to decode workers, including failed transfers"
         )
 
     def watch(self, counts: Counts, report: Report) -> None:
-        """From now on there is an engine, which counts so and says this of itself."""
+        """Connect the engine: its counts and its first report."""
         self.engine.counts, self.engine.report = counts, report
 
     def reported(self, report: Report) -> None:
-        """The engine's thread said something."""
+        """Record a report of the engine's thread."""
         self.engine.report = report
         if report.step is not None:
             seconds, tokens = self._steps[report.step.kind]
@@ -118,7 +119,7 @@ class WorkerMetrics:
 
     @contextmanager
     def transferring(self) -> Iterator[None]:
-        """Count a transfer: adopted if the context ends well, else cancelled or failed."""
+        """Count a transfer: adopted if the context ends without an error, otherwise cancelled or failed."""
         result: Result = "failed"
         self._in_flight.inc()
         try:
@@ -132,18 +133,18 @@ class WorkerMetrics:
             self._transfers[result].inc()
 
     def adopted(self, pulled: Pulled, saved_bytes: int) -> None:
-        """A transfer brought a cache, of which `saved_bytes` were here."""
+        """Record the transfer of an adopted cache, of which the worker already had `saved_bytes`."""
         self._transfer_bytes.inc(pulled.bytes)
         self._transfer_seconds.observe(pulled.seconds - pulled.wait_seconds)
         self._transfer_wait.observe(pulled.wait_seconds)
         self._saved_bytes.inc(saved_bytes)
 
     def refused(self) -> None:
-        """There was no room for a cache."""
+        """Count a cache for which there was no memory."""
         self._transfers["refused"].inc()
 
     def lease_ended(self, end: End, seconds: float | None) -> None:
-        """A lease ended after its finished prompt was held so long; None: the prompt was never finished."""
+        """Record the end of a lease. `seconds` is the time since prefill finished, None if it never finished."""
         self._lease_ends[end].inc()
         if seconds is not None:
             self._lease_seconds.observe(seconds)

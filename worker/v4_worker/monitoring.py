@@ -1,6 +1,6 @@
 """A worker's monitoring port: /health, /ready and /metrics over HTTP, for kubelet and scrapers. Knows no engine.
 
-Served from before the weights are read, so that a probe can tell a worker that loads from one that is dead.
+The port is served before the weights are read, so that a probe can distinguish a loading worker from a dead one.
 """
 
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from v4_worker.metrics import WorkerMetrics
 
 @asynccontextmanager
 async def monitoring(metrics: WorkerMetrics, host: str, port: int) -> AsyncIterator[str]:
-    """Serve within the context, which yields host:port. Raises ConfigError if the address cannot be had."""
+    """Serve within the context, which yields host:port. Raises ConfigError if the address cannot be bound."""
     runner = web.AppRunner(_application(metrics), access_log=None, shutdown_timeout=0)
     await runner.setup()
     try:
