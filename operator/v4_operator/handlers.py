@@ -1,4 +1,4 @@
-"""The handlers that kopf calls, and how kopf is set up: it watches V4Deployments and writes nothing to the cluster."""
+"""The handlers that kopf calls, and kopf's settings: kopf watches V4Deployments and writes nothing to the cluster."""
 
 import asyncio
 import itertools
@@ -12,7 +12,7 @@ from v4_operator.runtime import Runtime
 
 
 def registry(api: KubeClient, runtime: Runtime, stop_flag: asyncio.Event) -> kopf.OperatorRegistry:
-    """What kopf calls."""
+    """Returns the handlers of one process. On cleanup they set `stop_flag`."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -26,30 +26,30 @@ def registry(api: KubeClient, runtime: Runtime, stop_flag: asyncio.Event) -> kop
     @kopf.on.cleanup(registry=handlers)
     async def stop(**_: Any) -> None:
         await runtime.close()
-        stop_flag.set()  # kopf's end would wait for its own task that waits for the flag
+        stop_flag.set()  # otherwise kopf's shutdown waits for its own task that waits for this flag
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=handlers)
-    async def seen(event: kopf.RawEvent, **_: Any) -> None:
-        runtime.seen(event["type"] == "DELETED", event["object"])
+    async def on_event(event: kopf.RawEvent, **_: Any) -> None:
+        runtime.on_event(event["type"] == "DELETED", event["object"])
 
     return handlers
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf watches, and writes nothing."""
+    """Settings with which kopf writes nothing and needs no rights beyond its watch."""
     chosen = kopf.OperatorSettings()
     chosen.posting.enabled = False
-    chosen.scanning.disabled = True  # needs no rights on namespaces or definitions
+    chosen.scanning.disabled = True  # scanning needs rights on namespaces and definitions
     chosen.networking.request_timeout = 30.0
     chosen.networking.connect_timeout = 10.0
-    chosen.networking.error_backoffs = itertools.repeat(2.0)  # an API server that restarts ends nothing
-    chosen.watching.server_timeout = 300  # goes into the address as it is
+    chosen.networking.error_backoffs = itertools.repeat(2.0)  # keep trying while the API server restarts
+    chosen.watching.server_timeout = 300  # kopf puts the value into the URL unchanged, so it must be an integer
     chosen.watching.connect_timeout = 10.0
     return chosen
 
 
 async def _connection(api: KubeClient) -> kopf.ConnectionInfo:
-    """The one cluster that the operator's own client talks to, and as whom."""
+    """Returns the address and the credentials of the operator's own client."""
     configuration = api.configuration
     header = await configuration.get_api_key_with_prefix("BearerToken") or ""
     return kopf.ConnectionInfo(

@@ -1,4 +1,4 @@
-"""The operator's HTTP port: /healthz for liveness, /readyz for readiness, /metrics. Answers from start to end."""
+"""The operator's HTTP server: /healthz for liveness, /readyz for readiness, and /metrics."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from v4_operator.metrics import REGISTRY
 
 
 class HealthServer:
-    """Serves while it is open; `not_ready` says why the replica is not ready, or nothing."""
+    """Serves from `start` to `close`. `not_ready` returns why the replica is not ready, or ""."""
 
     def __init__(self, host: str, port: int, not_ready: Callable[[], str]) -> None:
         self._host, self._port, self._not_ready = host, port, not_ready
@@ -21,7 +21,7 @@ class HealthServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self) -> str:
-        """Listen; the address. Raises ConfigError where the port cannot be had."""
+        """Starts to listen, and returns the address. Raises ConfigError if the port cannot be bound."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port, reuse_port=is_held(self._port)).start()
@@ -33,7 +33,7 @@ class HealthServer:
         return f"{host}:{port}"
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stops listening."""
         await self._runner.cleanup()
 
     async def _health(self, _: web.Request) -> web.Response:

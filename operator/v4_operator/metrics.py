@@ -1,4 +1,4 @@
-"""The operator's own figures, served on its health port. The one place where they are named."""
+"""The operator's metrics, served on its health port. Their names appear nowhere else in the package."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -15,7 +15,7 @@ REGISTRY = process_registry()
 
 RECONCILES = Counter(
     "v4serve_operator_reconciles",
-    "Times a V4Deployment was looked at, by how it ended: ok, error (tried again later), or bug",
+    "Reconciles of V4Deployments by result: ok, error (retried later), or bug (a fault in the operator; retried later)",
     ["result"],
     registry=REGISTRY,
 )
@@ -23,33 +23,33 @@ for _result in ("ok", "error", "bug"):
     RECONCILES.labels(_result)
 RECONCILE_SECONDS = Histogram(
     "v4serve_operator_reconcile_seconds",
-    "Seconds that a look at one V4Deployment took, writes included",
+    "Duration of one reconcile of a V4Deployment, including its writes",
     buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10),
     registry=REGISTRY,
 )
 ERRORS = Counter(
     "v4serve_operator_errors",
-    "Errors by kind; of several in one look at a V4Deployment, the first: api (the API server refused a request), "
-    "unreachable (it did not answer), name_taken and leaving (an object of a child's name is somebody else's, or still "
-    "there), kind_missing (the cluster lacks a kind), event (an Event could not be written), bug (a fault in the "
-    "operator), other",
+    "Errors by kind; of several errors in one reconcile, the first: api (the API server refused a request), "
+    "unreachable (the API server did not answer), name_taken (an object with the name of a child belongs to somebody "
+    "else), leaving (an object with the name of a child is still being deleted), kind_missing (the cluster lacks a "
+    "kind), event (an Event could not be created), bug (a fault in the operator), other",
     ["kind"],
     registry=REGISTRY,
 )
 for _kind in KINDS:
     ERRORS.labels(_kind)
 QUEUE_LENGTH = Gauge(
-    "v4serve_operator_queue_length", "V4Deployments that are due to be looked at and wait for it", registry=REGISTRY
+    "v4serve_operator_queue_length", "V4Deployments that are due for a reconcile and wait for it", registry=REGISTRY
 )
 API_WRITES = Counter(
     "v4serve_operator_api_writes",
-    "Requests that change something in the cluster, by verb and kind of object",
+    "Requests to the API server that change an object, by verb and kind of object",
     ["verb", "kind"],
     registry=REGISTRY,
 )
 WATCH_RESTARTS = Counter(
     "v4serve_operator_watch_restarts",
-    "Watches that broke off or had to list again, by kind of object",
+    "Watches that failed and were restarted, by kind of object",
     ["kind"],
     registry=REGISTRY,
 )
@@ -60,11 +60,11 @@ def count_write(verb: str, kind: str) -> None:
     API_WRITES.labels(verb, kind).inc()
 
 
-LEADER = Gauge("v4serve_operator_leader", "1 while this replica holds the Lease, else 0", registry=REGISTRY)
+LEADER = Gauge("v4serve_operator_leader", "1 while this replica leads, else 0", registry=REGISTRY)
 TIME_TO_READY = Histogram(
     "v4serve_operator_time_to_ready_seconds",
-    "Seconds until a V4Deployment became Ready: from its creation, or from the first look at a changed spec; only of "
-    "changes that took Ready away, and once for each",
+    "Time until a V4Deployment became Ready, from its creation or from the first reconcile of a changed spec; measured "
+    "once for each change that made it not Ready",
     buckets=(1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
     registry=REGISTRY,
 )
@@ -74,7 +74,7 @@ _STATES = ("desired", "ready", "updated")
 
 
 class DeploymentCollector(Collector):
-    """What V4Deployments are like, read from caches when scraped: of one that is gone nothing is left."""
+    """Metrics of V4Deployments, read from the caches at each scrape, so that a deleted one leaves no samples."""
 
     def __init__(self) -> None:
         self._parents: Callable[[], Iterable[tuple[Key, Json]]] = tuple
@@ -85,24 +85,24 @@ class DeploymentCollector(Collector):
         parents: Callable[[], Iterable[tuple[Key, Json]]],
         children: Callable[[Key, str], Iterable[Json]],
     ) -> None:
-        """Read V4Deployments, and the children of one by key and uid, from these; only a leader has any."""
+        """Sets the source of V4Deployments, and of the children of one by key and uid. Only a leader has any."""
         self._parents, self._children = parents, children
 
     def collect(self) -> Iterator[Metric]:
-        """All samples of now."""
+        """Yields the present samples."""
         condition = GaugeMetricFamily(
             "v4serve_deployment_condition",
-            "1 for each condition of a V4Deployment with the status and the reason that it has now",
+            "1 for each condition of a V4Deployment, with its present status and reason",
             labels=("namespace", "deployment", "type", "status", "reason"),
         )
         workers = GaugeMetricFamily(
             "v4serve_deployment_workers",
-            "Workers, or routers, of a V4Deployment by state; updated: made of the spec as it is now",
+            "Workers or routers of a V4Deployment by state; updated: created from the present spec",
             labels=("namespace", "deployment", "role", "state"),
         )
         revisions = GaugeMetricFamily(
             "v4serve_deployment_revisions",
-            "Revisions of which a V4Deployment has worker Deployments or pods; more than 1 while it rolls out",
+            "Revisions with worker Deployments or pods of a V4Deployment; more than 1 during a rollout",
             labels=("namespace", "deployment"),
         )
         for key, parent in self._parents():
@@ -122,7 +122,7 @@ class DeploymentCollector(Collector):
 
 
 def _workers(status: Json) -> Iterator[tuple[str, str, float]]:
-    """Role, state and number, as far as the status has them."""
+    """Yields role, state and number of each pool in the status."""
     for role in _POOLS:
         pool: Json = status.get(role) or {}
         for state in _STATES:

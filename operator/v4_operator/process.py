@@ -1,7 +1,7 @@
-"""The operator as a process: take the Lease, then let kopf run until a signal or a lost Lease ends it.
+"""The process of the operator: waits for leadership, then runs kopf until a signal arrives or leadership is lost.
 
-kopf watches V4Deployments, and ends in order when a signal comes. It writes nothing to the cluster: no finalizer, no
-annotation, no progress, no Events, no peering.
+kopf watches V4Deployments and stops in order on a signal. It writes nothing to the cluster: no finalizers, annotations,
+progress, Events or peering objects.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from v4_operator.runtime import Runtime
 log = logging.getLogger(__name__)
 
 _LOST_EXIT_CODE = 1
-_DEFINITION_SECONDS = 2.0  # between looks for the custom resource definition
+_DEFINITION_SECONDS = 2.0  # between checks for the custom resource definition
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(config: OperatorConfig, decide: Decide, kubeconfig: Path | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ConfigError; ends the process at once where the Lease is lost."""
+    """Runs until SIGINT or SIGTERM. Raises ConfigError. Exits the process at once if leadership is lost."""
     logging.getLogger("kopf").setLevel(logging.WARNING)
     signals.run(_Process(config, decide).run(kubeconfig))
 
@@ -48,7 +48,7 @@ class _Process:
         self._config, self._decide = config, decide
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
-        self._waiting = ""  # for what, before the runtime is there
+        self._waiting = ""  # what the process waits for before the runtime starts
         self._election: LeaderElection | None = None
         self._runtime: Runtime | None = None
 
@@ -69,7 +69,7 @@ class _Process:
         election = self._election = LeaderElection(api, namespace, self._config.lease_name, identity)
         if not await self._unless_stopped(election.acquire()):
             return
-        log.info("holding the Lease %s/%s as %s", namespace, self._config.lease_name, identity)
+        log.info("leading as %s, by the Lease %s/%s", identity, namespace, self._config.lease_name)
         api.guard = election.check
         LEADER.set(1)
         keeper = asyncio.create_task(election.keep())
@@ -97,14 +97,14 @@ class _Process:
         )
         task = asyncio.create_task(watching)
         await asyncio.wait({task})
-        self._handle_signals()  # kopf's own are good for one signal
+        self._handle_signals()  # kopf's handlers are removed after one signal
         if self._failure is not None:
             raise self._failure
         if (error := task.exception()) is not None:
             raise WatchFailed(f"V4Deployments can no longer be watched: {error}") from error
 
     async def _definition(self, discovery: Discovery) -> None:
-        """Wait for the custom resource definition."""
+        """Waits until the custom resource definition exists."""
         while True:
             self._waiting = f"the cluster does not know {PLURAL}.{GROUP}: install the chart with crds.install=true"
             try:
@@ -117,13 +117,13 @@ class _Process:
             await asyncio.sleep(_DEFINITION_SECONDS)
 
     def _not_ready(self) -> str:
-        """A replica that waits for the Lease of another one that lives is ready to take over."""
+        """Why this replica is not ready, or "". A replica that waits while another one leads is ready to take over."""
         if self._runtime is not None:
             return self._runtime.not_ready()
         return self._waiting or (self._election.problem if self._election else "")
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether `work` came to its end before a signal did."""
+        """Runs `work` until it ends or a signal arrives. Returns whether it ended."""
         working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,9 +144,10 @@ class _Process:
 
 
 def identity_of(lease_namespace: str, pod_namespace: str) -> str:
-    """Of this process; `pod_namespace` is empty outside a cluster.
+    """Returns the identity of this process in the leader election; `pod_namespace` is empty outside a cluster.
 
-    A pod's name is its host name, and a container that is started again in it takes over from the former one.
+    In the Lease's namespace it is the host name, which is the pod's name, so that a container that restarts in the same
+    pod takes over from the former one at once.
     """
     host = socket.gethostname()
     if pod_namespace == lease_namespace:
@@ -155,7 +156,7 @@ def identity_of(lease_namespace: str, pod_namespace: str) -> str:
 
 
 def _end_if_lost(keeper: "asyncio.Task[None]") -> None:
-    """Nothing may be written from here on: not even what an orderly end would write."""
+    """Exits at once if leadership is lost: an orderly shutdown would still write to the cluster."""
     if keeper.cancelled():
         return
     error = keeper.exception()
@@ -167,4 +168,4 @@ async def _release(election: LeaderElection) -> None:
     try:
         await election.release()
     except (ApiError, LeadershipLost) as error:
-        log.warning("the Lease was not released, another replica waits until it is over: %s", error)
+        log.warning("the Lease was not released, so another replica leads only after its duration: %s", error)

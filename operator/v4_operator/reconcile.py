@@ -1,7 +1,8 @@
-"""Brings one V4Deployment to what its spec says: read caches, ask routers, plan, write, delete, tell.
+"""Reconciles one V4Deployment: reads caches, asks routers, computes the desired state, writes, deletes, reports.
 
-Every step starts from what exists; this process remembers nothing between two calls but caches. What is being deleted
-is left alone: its children go through the garbage collector.
+Every reconcile starts from what exists. Between two reconciles the process remembers only its caches, and the times in
+`v4_operator.state.history`. A V4Deployment that is being deleted is left alone: the garbage collector deletes its
+children.
 """
 
 import logging
@@ -36,7 +37,7 @@ Decide = Callable[[Json, Observed, Settings], DesiredState]
 
 
 class Reconciler:
-    """Works on any V4Deployment of one cluster; of each one only once at a time."""
+    """Reconciles the V4Deployments of one cluster. A V4Deployment must not be reconciled twice at the same time."""
 
     def __init__(
         self,
@@ -57,17 +58,17 @@ class Reconciler:
         self._readiness, self._failures = Readiness(), Failures()
 
     async def reconcile(self, key: Key) -> float | None:
-        """Look at one V4Deployment; the seconds after which to look again, or None. Raises a Failure."""
+        """Reconciles one V4Deployment. Returns the seconds until the next reconcile, or None. Raises a Failure."""
         await self._watches.synced()
         parent = self._parents.get(key)
-        if parent is None or _is_leaving(parent):
+        if parent is None or _is_deleting(parent):
             self._readiness.forget(key)
             self._failures.forget(key)
             return None
         with RECONCILE_SECONDS.time():
-            return await self._bring_about(key, parent)
+            return await self._reconcile(key, parent)
 
-    async def _bring_about(self, key: Key, parent: Json) -> float | None:
+    async def _reconcile(self, key: Key, parent: Json) -> float | None:
         uid, generation = parent["metadata"]["uid"], parent["metadata"]["generation"]
         fleets = await self._fleets.ask(self._children.of(key, uid))
         now, old = datetime.now(UTC), parent.get("status") or {}
@@ -87,7 +88,7 @@ class Reconciler:
         return desired.requeue_seconds
 
     async def _absent(self, key: Key, uid: str, now: datetime) -> frozenset[Need]:
-        """Of what pods that do not start need, what does not exist. What cannot be asked for counts as there."""
+        """Returns the missing objects that pods need to start. An object that cannot be read counts as present."""
         pods = [child for child in self._children.of(key, uid) if child["kind"] == "Pod"]
         found = set()
         for need in unmet(pods, now):
@@ -104,12 +105,12 @@ class Reconciler:
         return replace(self.settings, server_version=features.version, kinds=features.kinds)
 
     def _wanted(self, key: Key, uid: str) -> bool:
-        """Whether the V4Deployment is still there, and not about to go."""
+        """Whether the V4Deployment still exists and is not being deleted."""
         parent = self._parents.get(key)
-        return parent is not None and parent["metadata"]["uid"] == uid and not _is_leaving(parent)
+        return parent is not None and parent["metadata"]["uid"] == uid and not _is_deleting(parent)
 
     async def _write_status(self, parent: Json, status: dict[str, Any], now: datetime) -> None:
-        """Write what differs and tell of it. A V4Deployment that went meanwhile needs no status."""
+        """Writes the status if it differs, and posts Events. Does nothing if the V4Deployment was deleted meanwhile."""
         if (seconds := self._readiness.look(key_of(parent), parent, status, now)) is not None:
             TIME_TO_READY.observe(seconds)
         old = parent.get("status") or {}
@@ -127,16 +128,16 @@ class Reconciler:
             self._parents.remove(parent)
             return
         self._parents.put(written)
-        await self._tell(written, old, status)
+        await self._post_events(written, old, status)
 
-    async def _tell(self, parent: Json, old: Json, new: Json) -> None:
+    async def _post_events(self, parent: Json, old: Json, new: Json) -> None:
         try:
             for transition in transitions(old, new):
                 await events.post(self._api, parent, transition.kind, transition.reason, transition.message)
         except ApiError as error:
             ERRORS.labels(EVENT).inc()
-            log.warning("%s: an Event could not be written: %s", parent["metadata"]["name"], error)
+            log.warning("%s: an Event could not be created: %s", parent["metadata"]["name"], error)
 
 
-def _is_leaving(parent: Json) -> bool:
+def _is_deleting(parent: Json) -> bool:
     return "deletionTimestamp" in parent["metadata"]

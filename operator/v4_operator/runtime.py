@@ -1,6 +1,6 @@
-"""The working parts of the operator, put together: caches, watches, the queue, and what looks again without a reason.
+"""Connects the parts of a leading operator: caches, watches, the work queue and the periodic resync.
 
-Does not know kopf: it is told of V4Deployments by `seen`.
+Does not know kopf: `on_event` takes the V4Deployments.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from v4_operator.reconcile import Decide, Reconciler
 
 log = logging.getLogger(__name__)
 
-_PARALLEL = 16  # V4Deployments at once
-_GATHER_SECONDS = 0.1  # changes of children come in bursts
-_DETECT_SECONDS = 300.0  # between looks at what the server is
+_PARALLEL = 16  # V4Deployments that are reconciled at the same time
+_GATHER_SECONDS = 0.1  # delay of a reconcile after a change of a child, since changes come in bursts
+_DETECT_SECONDS = 300.0  # between discoveries of the API server's version and kinds
 
 
 class Runtime:
-    """Works while it is open; `failed` is called if a part of it ends by itself."""
+    """Reconciles V4Deployments from `start` to `close`. `failed` gets the error of a part that ends by itself."""
 
     def __init__(
         self,
@@ -53,30 +53,30 @@ class Runtime:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin; needs features that were discovered."""
+        """Starts all parts. The features must have been discovered."""
         DEPLOYMENTS.show(self._parents.items, self._children.of)
         self._watches.follow(self._discovery.features.children())
         for work in (self._queue.run(), self._resync(), self._detect()):
             self._tasks.append(self._spawn(work))
 
     async def close(self) -> None:
-        """End everything, also in the middle of a write."""
+        """Cancels all parts, also in the middle of a write."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._watches.close()
         await self._fleets.close()
 
-    def seen(self, gone: bool, obj: Json) -> None:
-        """Take in a V4Deployment as the server just sent it."""
-        if gone:
+    def on_event(self, deleted: bool, obj: Json) -> None:
+        """Takes a V4Deployment from an event of the server."""
+        if deleted:
             self._parents.remove(obj)
-            self._queue.add(key_of(obj))  # nothing is left to be remembered
+            self._queue.add(key_of(obj))  # so that the reconciler forgets it
         elif self._parents.put(obj):
             self._queue.add(key_of(obj))
 
     def not_ready(self) -> str:
-        """What is still missing, or nothing."""
+        """Why the caches are not complete yet; "" if they are."""
         missing = self._watches.missing()
         return f"not listed yet: {', '.join(missing)}; see the log" if missing else ""
 
@@ -84,18 +84,18 @@ class Runtime:
         self._queue.add(key, _GATHER_SECONDS)
 
     async def _resync(self) -> None:
-        """Look at everything now and then, and drop what went without anybody saying so."""
+        """Periodically reconciles everything, and drops V4Deployments whose deletion was missed."""
         period = self._config.resync_seconds
         while True:
             await asyncio.sleep(period)
             try:
-                await self._forget_gone()
+                await self._drop_deleted()
             except ApiError as error:
                 log.warning("cannot list V4Deployments: %s", error)
             for key in self._parents.all():
                 self._queue.add(key, random.uniform(0.0, period))
 
-    async def _forget_gone(self) -> None:
+    async def _drop_deleted(self) -> None:
         before, uids = self._parents.all(), set[str]()
         resource = self._discovery.features.v4deployments
         for path in [resource.path(namespace) for namespace in self._namespaces] if resource else []:
@@ -104,7 +104,7 @@ class Runtime:
         self._parents.keep_only(before, uids)
 
     async def _detect(self) -> None:
-        """Notice when the server was upgraded."""
+        """Periodically repeats the discovery, to notice an upgrade of the API server."""
         while True:
             await asyncio.sleep(_DETECT_SECONDS * random.uniform(0.9, 1.1))
             before = self._discovery.features

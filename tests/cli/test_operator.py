@@ -64,7 +64,7 @@ def test_a_file_with_flags(started: list[tuple[OperatorConfig, Any]], tmp_path: 
         ([*IMAGES], "either --namespace, once for each namespace to serve, or --all-namespaces"),
         ([*IMAGES, "--all-namespaces", "--namespace", "a"], "either --namespace"),
         ([*IMAGES, "--all-namespaces", "--common-label", "team"], "--common-label team is not a label"),
-        ([*IMAGES, "--all-namespaces", "--operator-label", "a b=c"], "a b=c is no label"),
+        ([*IMAGES, "--all-namespaces", "--operator-label", "a b=c"], "a b=c is not a label"),
         ([*IMAGES, "--all-namespaces", "--scrape-from", "{"], "--scrape-from { is not valid JSON"),
         ([*IMAGES, "--all-namespaces", "--scrape-from", "1"], "scrape_from[0] must be a group of settings, not 1"),
         ([*IMAGES, "--all-namespaces", "--pull-policy", "Sometimes"], "Invalid value for '--pull-policy'"),

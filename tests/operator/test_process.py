@@ -122,12 +122,12 @@ async def test_a_second_replica_waits_ready_and_takes_over(server: FakeServer, r
     await first.serves()
     leader = holder(server)
     second = await replicas.start()
-    await until(lambda: second.says(f"waiting: {leader} holds the Lease"))
+    await until(lambda: second.says(f"waiting: {leader} leads"))
     assert (await second.get("/readyz"))[0] == (await second.get("/healthz"))[0] == 200
     await server.put(PARENT, parent())
     await until(lambda: CHILD in server.objects)
     assert await first.stop() == 0
-    await until(lambda: second.says("holding the Lease"))
+    await until(lambda: second.says("leading as "))
     await server.remove(CHILD)
     await until(lambda: CHILD in server.objects)
     assert await second.stop() == 0
@@ -139,7 +139,7 @@ async def test_a_stolen_lease_ends_the_process_at_once(server: FakeServer, repli
     live = server.objects[LEASE]
     await server.put(LEASE, {**live, "spec": {**live["spec"], "holderIdentity": "thief"}})
     assert await replica.ended() == 1
-    assert replica.says("CRITICAL v4_operator.process: ending at once: thief holds the Lease now")
+    assert replica.says("CRITICAL v4_operator.process: ending at once: leadership is lost: thief holds the Lease now")
     assert holder(server) == "thief"
 
 

@@ -82,7 +82,7 @@ class Operator:
 
     async def put(self, replicas: int = 1, **metadata: Any) -> None:
         known = self.server.objects.get(PARENT, {})
-        self.runtime.seen(False, await self.server.put(PARENT, known | parent(replicas, **metadata)))
+        self.runtime.on_event(False, await self.server.put(PARENT, known | parent(replicas, **metadata)))
 
     @property
     def status(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ async def test_what_is_being_deleted_is_left_alone(operator: Operator) -> None:
     last = operator.server.history[-1]
     await until(lambda: operator.runtime._children.get("ConfigMap", "n", "d") is None)
     await asyncio.sleep(0)
-    operator.runtime.seen(True, operator.server.objects[PARENT])
+    operator.runtime.on_event(True, operator.server.objects[PARENT])
     await operator.runtime.close()
     assert len(operator.decider.seen) == seen
     assert operator.server.history[-1] is last
@@ -204,7 +204,7 @@ async def test_a_deletion_in_the_middle_stops_the_writes(operator: Operator) -> 
     def delete(_: dict[str, Any]) -> None:
         gone = parent(1, deletionTimestamp="2026-01-01T00:00:00Z", resourceVersion="999")
         gone["metadata"] = {**operator.server.objects[PARENT]["metadata"], **gone["metadata"]}
-        operator.runtime.seen(False, gone)
+        operator.runtime.on_event(False, gone)
 
     operator.decider.change = delete
     await operator.put()
@@ -219,7 +219,7 @@ async def test_a_spec_that_cannot_be_read_is_told_and_children_stay(operator: Op
     await until(lambda: operator.condition("Ready").get("status") == "True")
     broken = parent(1, generation=2)
     broken["spec"]["decode"]["replicas"] = "many"
-    operator.runtime.seen(False, await operator.server.put(PARENT, operator.server.objects[PARENT] | broken))
+    operator.runtime.on_event(False, await operator.server.put(PARENT, operator.server.objects[PARENT] | broken))
     await until(lambda: operator.condition("Degraded").get("status") == "True")
     assert operator.condition("Ready")["reason"] == "InvalidSpec"
     assert "decode.replicas must be a whole number" in operator.condition("Degraded")["message"]
@@ -309,7 +309,7 @@ async def test_an_event_that_cannot_be_written_hinders_nothing(
     operator.server.fault = lambda r: status(403, "Forbidden", "no") if r.path.endswith("/events") else None
     await operator.put()
     await until(lambda: operator.condition("Ready").get("status") == "True")
-    await until(lambda: "an Event could not be written" in caplog.text)
+    await until(lambda: "an Event could not be created" in caplog.text)
 
 
 async def test_a_v4deployment_that_went_without_a_word_is_forgotten(operator: Operator) -> None:
@@ -317,7 +317,7 @@ async def test_a_v4deployment_that_went_without_a_word_is_forgotten(operator: Op
     await until(lambda: operator.condition("Ready").get("status") == "True")
     await operator.settled()
     await operator.server.remove(PARENT)
-    await operator.runtime._forget_gone()
+    await operator.runtime._drop_deleted()
     assert operator.runtime._parents.all() == []
 
 
@@ -325,7 +325,7 @@ async def test_a_status_of_what_went_is_no_error(operator: Operator, caplog: pyt
     caplog.set_level(logging.WARNING)
     obj = await operator.server.put(PARENT, parent())
     await operator.server.remove(PARENT)
-    operator.runtime.seen(False, obj)
+    operator.runtime.on_event(False, obj)
     await until(lambda: operator.server.count(f"PATCH {PARENT}/status"))
     await until(lambda: operator.runtime._parents.all() == [])
     assert caplog.text == ""
@@ -345,7 +345,7 @@ async def test_what_v4deployments_are_like_is_shown_until_they_are_gone(operator
     assert figures("v4serve_deployment_revisions") == {("n", "d"): 0.0}
     gone = operator.server.objects[PARENT]
     await operator.server.remove(PARENT)
-    operator.runtime.seen(True, gone)
+    operator.runtime.on_event(True, gone)
     for name in ("condition", "workers", "revisions"):
         assert figures(f"v4serve_deployment_{name}") == {}
 

@@ -1,6 +1,7 @@
-"""Makes the cluster be as planned: writes what differs, deletes what is no longer wanted, takes over nothing of others.
+"""Brings objects in the cluster to their desired state: writes those that differ, deletes those that are not desired.
 
-One failing object does not keep the others from being written; what failed is returned. Knows no kind.
+Objects that belong to somebody else are never changed. An error of one object does not stop the writes of the others;
+all errors are returned. Nothing here depends on the kind of an object.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,20 +26,20 @@ from v4_operator.observed.compare import (
 )
 
 _INVALID = 422  # HTTP
-# Of a Service's spec: the server sets them once, and never lets them go.
+# Fields of a Service's spec that the server assigns and that cannot be removed afterwards.
 _ASSIGNED = frozenset({"clusterIP", "clusterIPs", "ipFamily", "ipFamilies", "ipFamilyPolicy"})
 
 _Identity = tuple[str, str, str]
 
 
 class Applier:
-    """Writes to one cluster. Answers go into the cache, so that the next look, soon after, sees what was written."""
+    """Writes to one cluster. The server's answers go into the cache, so that the next reconcile sees them at once."""
 
     def __init__(self, api: KubeClient, discovery: Discovery, children: Children) -> None:
         self._api, self._discovery, self._children = api, discovery, children
 
     async def apply(self, objects: Sequence[Json], wanted: Callable[[], bool]) -> list[Failure]:
-        """Write what differs, in order, as long as the owner is `wanted`. Returns what could not be written."""
+        """Writes the objects that differ, in order, while the owner is `wanted`. Returns the errors."""
         errors: list[Failure] = []
         for desired in objects:
             if not wanted():
@@ -52,7 +53,7 @@ class Applier:
         return errors
 
     async def prune(self, objects: Iterable[Json]) -> list[Failure]:
-        """Delete these, and what they own. Returns what could not be deleted."""
+        """Deletes these objects and the objects that they own. Returns the errors."""
         errors: list[Failure] = []
         for live in objects:
             if live["metadata"].get("deletionTimestamp"):
@@ -64,43 +65,47 @@ class Applier:
         return errors
 
     async def _ensure(self, desired: Json) -> None:
-        kept = upkept(desired)
+        written = upkept(desired)
         kind, namespace, name = identity = _identity(desired)
         live = self._children.get(*identity)
         if live is None:
             resource = await self._discovery.resource(desired["apiVersion"], kind)
-            live = await self._look(resource, namespace, name)
+            live = await self._read(resource, namespace, name)
         if live is None:
-            await self._make(stamped(desired))
-        elif self._children.noted(*identity) == digest(kept):
+            await self._create(stamped(desired))
+        elif self._children.noted(*identity) == digest(written):
             return
-        elif _may_write(desired, live) and needs_write(kept, live):
-            await self._change(kept, live)
+        elif _may_write(desired, live) and needs_write(written, live):
+            await self._change(written, live)
         else:
-            self._children.note(*identity, digest(kept))
+            self._children.note(*identity, digest(written))
 
-    async def _make(self, written: Json) -> None:
+    async def _create(self, written: Json) -> None:
         resource = await self._discovery.resource(written["apiVersion"], written["kind"])
         if create_only(written):
             self._children.put(await self._api.create(resource, written))
         else:
-            # Between the look and this write somebody else may have taken the name; no precondition says "absent".
+            # Server-side apply has no precondition that an object is absent: an object of this name that somebody else
+            # creates between the read and this write is changed.
             self._children.put(await self._api.apply(resource, written))
 
     async def _change(self, written: dict[str, Any], live: Json) -> None:
         resource = await self._discovery.resource(written["apiVersion"], written["kind"])
-        metadata = {**written["metadata"], "uid": live["metadata"]["uid"]}  # this very object, or a conflict
+        # With the uid, the server answers 409 if another object has the name by now.
+        metadata = {**written["metadata"], "uid": live["metadata"]["uid"]}
         result = await self._overwrite(resource, {**written, "metadata": metadata}, live)
         self._children.put(result)
         if result["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]:
-            # It differs in our eyes for ever: another manager adds to it, or the server has words of its own.
+            # The write changed nothing, although the object differs: another manager adds to it, or the server stores a
+            # value in another form. The object is not written again until it changes.
             self._children.note(*_identity(live), digest(written))
 
     async def _overwrite(self, resource: Resource, body: Json, live: Json) -> Json:
-        """Apply `body`; where fields of others keep it from being in force, these go.
+        """Applies `body`, and removes fields of other managers that keep it from taking effect.
 
-        Somebody may have put another source into a volume, or minAvailable into a budget: applying adds our field to
-        theirs, and the server takes only one of the two. An older server also keeps what others add to a selector.
+        Another manager may have set a second source of a volume, or minAvailable of a disruption budget. Apply adds the
+        operator's field to it, and the server refuses the two together. An older server also keeps the labels that
+        others add to a selector.
         """
         invalid: ApiError | None = None
         try:
@@ -110,7 +115,7 @@ class Applier:
                 raise
             invalid = error
         else:
-            # A pod template in the server's own words is no reason to start pods anew.
+            # A pod template that differs only in form is not replaced, because new pods would be started.
             if "spec" not in body or "template" in body["spec"] or not needs_write(body, live):
                 return live
         operations = _retaking(body, live, whole=invalid is not None)
@@ -120,12 +125,12 @@ class Applier:
         except ApiError as error:
             if invalid is None or error.passing:
                 raise
-            raise invalid from error  # it may be invalid by itself
+            raise invalid from error  # the cause may be `body` itself
         applied: Json = await self._api.apply(resource, body)
         return applied
 
-    async def _look(self, resource: Resource, namespace: str, name: str) -> Json | None:
-        """What has the name, though the cache does not know it."""
+    async def _read(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """Returns the object of this name that the cache does not have, or None."""
         try:
             obj: Json = await self._api.get(resource.path(namespace, name))
         except ApiError as error:
@@ -140,27 +145,27 @@ class Applier:
         try:
             await self._api.delete(resource, namespace, name, live["metadata"]["uid"])
         except ApiError as error:
-            if error.status not in (404, 409):  # it is gone, or another object has its name
+            if error.status not in (404, 409):  # it was deleted already, or another object has its name
                 raise
-        self._children.forget(live)  # a finalizer may keep it for a while, which a watch will tell
+        self._children.forget(live)  # if a finalizer keeps the object, the watch reports it again
 
 
 def _may_write(desired: Json, live: Json) -> bool:
-    """Whether `live` may be changed; False = it is fine as it is. Raises NameTaken, Leaving."""
+    """Whether `live` may be changed; False if it stays as it is. Raises NameTaken or Leaving if it must not."""
     what = f"{live['kind']} {live['metadata']['name']}"
     if create_only(desired) and controller(desired) is None:
         return False
     if is_leaving(desired, live):
-        raise Leaving(f"{what} is being deleted; it is made again when it is gone")
+        raise Leaving(f"{what} is being deleted; it is created again afterwards")
     if not is_ours(desired, live):
         raise NameTaken(
-            f"{what} exists and was not made by this operator: delete or rename it, or rename this V4Deployment"
+            f"{what} exists and was not created by this operator: delete or rename it, or rename this V4Deployment"
         )
     return True
 
 
 def _retaking(body: Json, live: Json, *, whole: bool) -> list[Json]:
-    """Operations that replace the fields of the spec that differ; if `whole`, those of others alone go as well."""
+    """JSON patch that replaces the differing fields of the spec and, if `whole`, removes those of other managers."""
     wanted, there = body["spec"], live["spec"]
     differing = [key for key, value in wanted.items() if not contains({key: value}, there)]
     others = [key for key in there if key not in wanted and key not in _ASSIGNED] if whole else []

@@ -1,7 +1,7 @@
-"""What is known of the cluster, in memory: V4Deployments, and the objects that the operator made for them. No I/O.
+"""In-memory caches of V4Deployments and of the objects that the operator created for them. No I/O.
 
-Objects come from watches and from the answers to the operator's own writes, in any order; of two versions the newer
-one stays, and what went stays gone. Contents of Secrets are never kept.
+Objects come from watches and from the answers to the operator's own writes, in any order. Of two versions of an object
+the newer one is kept, and a deleted object never reappears. The contents of Secrets are never kept.
 """
 
 import sys
@@ -12,8 +12,8 @@ from v4_core.kubernetes import DEPLOYMENT_LABEL, KIND, Json
 from v4_operator.observed.compare import controller
 from v4_operator.observed.objects import Key, key_of
 
-_REMEMBERED = 10_000  # deletions; an answer that was under way comes within seconds
-_INTERNED = 64  # characters up to which equal strings are one object: names, images, words of the API
+_REMEMBERED = 10_000  # deletions; an answer to an earlier write arrives within seconds
+_INTERNED = 64  # longest string that is interned: names, images, words of the API
 
 
 class _Identity(NamedTuple):
@@ -23,7 +23,7 @@ class _Identity(NamedTuple):
 
 
 def compact(obj: Json) -> dict[str, Any]:
-    """A copy to keep: without the history of fields, without secrets, its strings shared with other objects."""
+    """Returns a copy without managedFields and contents of Secrets; equal strings of all copies share memory."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     secrets = ("data", "stringData") if obj.get("kind") == "Secret" else ()
     kept = {key: value for key, value in obj.items() if key not in secrets}
@@ -40,14 +40,14 @@ def _shared(value: Any) -> Any:
 
 
 def newer(version: str, than: str) -> bool:
-    """Whether one resourceVersion is later; where they are no numbers nobody knows, and it counts as later."""
+    """Whether a resourceVersion is later than another one; if they are not numbers, whether they differ."""
     return int(version) > int(than) if version.isdigit() and than.isdigit() else version != than
 
 
-class _Gone:
-    """What went last, and when: the answer to a write may come after the news that its object is no more.
+class _Deleted:
+    """The last deletions: the answer to a write may arrive after the event that its object was deleted.
 
-    What only lost its label counts as gone as well, to those who watch by label, and may come back later.
+    To a watch by label, an object that loses the label is deleted too. It may come back, with a later version.
     """
 
     def __init__(self) -> None:
@@ -64,43 +64,43 @@ class _Gone:
 
 
 class Parents:
-    """The V4Deployments."""
+    """The cache of V4Deployments."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, Json] = {}
-        self._gone = _Gone()
+        self._deleted = _Deleted()
 
     def get(self, key: Key) -> Json | None:
-        """As it was seen last."""
+        """The last known state."""
         return self._objects.get(key)
 
     def all(self) -> list[Key]:
-        """The keys of all."""
+        """The keys of all V4Deployments."""
         return list(self._objects)
 
     def items(self) -> Iterable[tuple[Key, Json]]:
-        """All, as they were seen last."""
+        """All V4Deployments in their last known state."""
         return self._objects.items()
 
     def put(self, obj: Json) -> bool:
-        """Keep `obj` unless something newer is known; whether it was kept."""
+        """Keeps `obj` unless a newer state is known. Returns whether it was kept."""
         key, known = key_of(obj), self._objects.get(key_of(obj))
-        if obj in self._gone or (known is not None and not _later(obj["metadata"], known["metadata"])):
+        if obj in self._deleted or (known is not None and not _later(obj["metadata"], known["metadata"])):
             return False
         self._objects[key] = compact(obj)
         return True
 
     def remove(self, obj: Json) -> bool:
-        """Forget `obj`, which went, unless another one has its name by now; whether it was known."""
+        """Removes `obj`, which was deleted, unless another object has its name. Returns whether it was known."""
         key, known = key_of(obj), self._objects.get(key_of(obj))
-        self._gone.add(obj)
+        self._deleted.add(obj)
         if known is None or known["metadata"]["uid"] != obj["metadata"]["uid"]:
             return False
         del self._objects[key]
         return True
 
     def keep_only(self, before: Iterable[Key], uids: set[str]) -> None:
-        """Forget those of `before` that a list, asked for later, does not have."""
+        """Removes those of the keys `before` that are not in a list requested later, which has these `uids`."""
         for key in before:
             known = self._objects.get(key)
             if known is not None and known["metadata"]["uid"] not in uids:
@@ -115,75 +115,75 @@ def _later(metadata: Json, known: Json) -> bool:
 
 
 class Children:
-    """What the operator made. `changed` is told the V4Deployments that a change concerns."""
+    """The cache of children. `changed` is called with the key of each V4Deployment whose children change."""
 
     def __init__(self, changed: Callable[[Key], None]) -> None:
         self._changed = changed
         self._objects: dict[_Identity, Json] = {}
         self._owned: dict[Key, dict[_Identity, Json]] = {}
         self._notes: dict[_Identity, str] = {}
-        self._gone = _Gone()
+        self._deleted = _Deleted()
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
-        """One object, whoever it belongs to."""
+        """One object, whatever its owner."""
         return self._objects.get(_Identity(kind, namespace, name))
 
     def note(self, kind: str, namespace: str, name: str, text: str) -> None:
-        """Remember something about an object for as long as it stays as it is."""
+        """Stores a note on an object, until the object changes."""
         identity = _Identity(kind, namespace, name)
         if identity in self._objects:
             self._notes[identity] = text
 
     def noted(self, kind: str, namespace: str, name: str) -> str:
-        """What was noted about the object as it is; empty if nothing was."""
+        """The note on an object in its present state; empty if there is none."""
         return self._notes.get(_Identity(kind, namespace, name), "")
 
     def of(self, key: Key, uid: str) -> list[Json]:
-        """All of one V4Deployment, but what belongs to a former one of the same name."""
+        """The children of the V4Deployment with this uid; those of a former one of the same name are left out."""
         return [obj for obj in self._owned.get(key, {}).values() if not _of_another(obj, uid)]
 
     def put(self, obj: Json) -> None:
-        """Keep `obj` unless something newer is known."""
+        """Keeps `obj` unless a newer state is known."""
         identity = _identity(obj)
         known = self._objects.get(identity)
-        if obj in self._gone or (known is not None and not _later(obj["metadata"], known["metadata"])):
+        if obj in self._deleted or (known is not None and not _later(obj["metadata"], known["metadata"])):
             return
         concerned = {self._drop(identity)}
         kept = self._objects[identity] = compact(obj)
         if owner := _owner(kept):
             self._owned.setdefault(owner, {})[identity] = kept
             concerned.add(owner)
-        self._tell(concerned)
+        self._notify(concerned)
 
     def remove(self, obj: Json) -> None:
-        """Forget `obj`, which went."""
-        self._gone.add(obj)
+        """Removes `obj`, which was deleted."""
+        self._deleted.add(obj)
         self.forget(obj)
 
     def forget(self, obj: Json) -> None:
-        """Forget `obj` until it is seen again, unless another one has its name by now."""
+        """Removes `obj` until it is put again, unless another object has its name."""
         identity = _identity(obj)
         known = self._objects.get(identity)
         if known is not None and known["metadata"]["uid"] == obj["metadata"]["uid"]:
-            self._tell({self._drop(identity)})
+            self._notify({self._drop(identity)})
 
     def replace(self, kind: str, namespace: str, version: str, objects: Iterable[Json]) -> None:
-        """Take a list of that version as all there is of a kind in a namespace; empty = in all namespaces."""
+        """Replaces all objects of a kind in a namespace (empty: in all) by a list of this resourceVersion."""
         listed = {_identity(obj): obj for obj in objects}
-        gone = [identity for identity in self._scope(kind, namespace, version) if identity not in listed]
-        self._tell({self._drop(identity) for identity in gone})
+        absent = [identity for identity in self._scope(kind, namespace, version) if identity not in listed]
+        self._notify({self._drop(identity) for identity in absent})
         for obj in listed.values():
             self.put(obj)
 
     def _scope(self, kind: str, namespace: str, version: str) -> Iterator[_Identity]:
-        """What a list of `version` would show."""
+        """The known objects that a list of this resourceVersion would contain if they existed."""
         for identity, obj in self._objects.items():
             covered = identity.kind == kind and namespace in ("", identity.namespace)
             if covered and not newer(obj["metadata"]["resourceVersion"], version):
                 yield identity
 
     def _drop(self, identity: _Identity) -> Key | None:
-        """Forget an object, if it is known; whose it was."""
+        """Removes an object if it is known. Returns the key of its V4Deployment."""
         self._notes.pop(identity, None)
         known = self._objects.pop(identity, None)
         owner = _owner(known) if known is not None else None
@@ -193,7 +193,7 @@ class Children:
                 del self._owned[owner]
         return owner
 
-    def _tell(self, concerned: Iterable[Key | None]) -> None:
+    def _notify(self, concerned: Iterable[Key | None]) -> None:
         for key in concerned:
             if key is not None:
                 self._changed(key)

@@ -1,4 +1,4 @@
-"""What the API server is and has: its version, its kinds, their paths. Remembers; asks again when told to."""
+"""Discovers the version of the API server, its kinds and their paths, and remembers them until a refresh."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 PODS = Resource("v1", "Pod", "pods")
 EVENTS = Resource("v1", "Event", "events")
 
-# What children can be, the better version first where a server may lack it.
+# Kinds of children, each with its versions; the preferred version is first, and an old server may lack it.
 _CHILDREN: tuple[tuple[str, ...], ...] = (
     ("Pod", "v1"),
     ("Service", "v1"),
@@ -45,36 +45,36 @@ _CHILDREN: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Features:
-    """One look at the server."""
+    """The result of one discovery."""
 
     version: tuple[int, int] = (0, 0)  # major, minor
     resources: dict[tuple[str, str], Resource] = field(default_factory=dict)  # by (apiVersion, kind)
 
     @property
     def kinds(self) -> frozenset[tuple[str, str]]:
-        """Every (apiVersion, kind) of the groups that the operator uses."""
+        """Every (apiVersion, kind) of the API groups that the operator uses."""
         return frozenset(self.resources)
 
     @property
     def v4deployments(self) -> Resource | None:
-        """None while the custom resource definition is missing."""
+        """The custom resource; None while its definition is missing."""
         return self.resources.get((API_VERSION, KIND))
 
     def children(self) -> list[Resource]:
-        """The kinds to watch: each once, in the best version that the server has."""
+        """The kinds to watch, each in the first of its versions that the server has."""
         found = ([self.resources.get((version, kind)) for version in versions] for kind, *versions in _CHILDREN)
         return [next(resource for resource in versions if resource) for versions in found if any(versions)]
 
 
 class Discovery:
-    """Finds the path of a kind."""
+    """Finds the path of a kind. `features` is the result of the last refresh."""
 
     def __init__(self, api: KubeClient) -> None:
         self._api = api
         self.features = Features()
 
     async def refresh(self) -> Features:
-        """Ask the server again; on an error what was known stays. Raises ApiError."""
+        """Repeats the discovery. Raises ApiError, and then keeps the former result."""
         version = await self._api.get("/version")
         served = {group["name"]: group["versions"] for group in (await self._api.get("/apis"))["groups"]}
         paths = {"v1": "/api/v1"}
@@ -87,11 +87,11 @@ class Discovery:
         return self.features
 
     async def try_refresh(self) -> bool:
-        """Ask the server again; whether it answered."""
+        """Repeats the discovery. Returns whether the server answered."""
         try:
             await self.refresh()
         except ApiError as error:
-            log.warning("cannot ask the API server what it is: %s", error)
+            log.warning("cannot discover the kinds of the API server: %s", error)
             return False
         return True
 
@@ -101,10 +101,10 @@ class Discovery:
         except ApiError as error:
             if error.status != 404:
                 raise
-            return {}  # the group went between the two requests
+            return {}  # the group was removed between the two requests
 
     async def resource(self, api_version: str, kind: str) -> Resource:
-        """The path of a kind. Raises KindMissing, after asking the server again."""
+        """Returns the path of a kind. Refreshes if the kind is unknown. Raises KindMissing, or ApiError."""
         known = self.features.resources.get((api_version, kind))
         if known is None:
             known = (await self.refresh()).resources.get((api_version, kind))
@@ -114,7 +114,7 @@ class Discovery:
 
 
 def _resources(api_version: str, listed: Any) -> dict[tuple[str, str], Resource]:
-    """Those of one group and version, subresources apart."""
+    """The resources of one group and version, without subresources."""
     return {
         (api_version, entry["kind"]): Resource(api_version, entry["kind"], entry["name"])
         for entry in listed.get("resources", ())
@@ -123,6 +123,6 @@ def _resources(api_version: str, listed: Any) -> dict[tuple[str, str], Resource]
 
 
 def _number(text: str) -> int:
-    """Of a version such as `20+`."""
+    """The number in a version such as `20+`."""
     digits = re.match(r"\d+", text)
     return int(digits[0]) if digits else 0

@@ -1,4 +1,4 @@
-"""Kubernetes Events about V4Deployments: one for each change of a condition, as `kubectl describe` shows them."""
+"""Creates the Kubernetes Events about a V4Deployment, one for each change of a condition; see `kubectl describe`."""
 
 import uuid
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from v4_operator.kube.discovery import EVENTS
 
 
 async def post(api: KubeClient, parent: Json, severity: str, reason: str, message: str) -> None:
-    """Create an Event about a V4Deployment; `severity` is Normal or Warning. Raises ApiError."""
+    """Creates an Event about a V4Deployment; `severity` is Normal or Warning. Raises ApiError."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     await api.create(EVENTS, _event(parent, now) | {"type": severity, "reason": reason, "message": message})
 

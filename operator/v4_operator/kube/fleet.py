@@ -1,4 +1,4 @@
-"""Asks routers what they know of their workers. A router that does not answer in time has nothing to say."""
+"""Asks the routers for the state of their workers. A router that does not answer within the timeout is left out."""
 
 import asyncio
 import json
@@ -13,22 +13,22 @@ from v4_core.kubernetes import MONITORING_PORTS, ROLE_LABEL, Json
 log = logging.getLogger(__name__)
 
 _TIMEOUT = aiohttp.ClientTimeout(total=1.0)
-_LARGEST = 4 << 20  # bytes of an answer
+_LARGEST = 4 << 20  # bytes in an answer
 
 
 class Fleets:
-    """One HTTP session for all routers."""
+    """An HTTP session for all routers."""
 
     def __init__(self, port: int = MONITORING_PORTS["router"]) -> None:
         self._port = port
         self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
 
     async def close(self) -> None:
-        """End all connections."""
+        """Closes all connections."""
         await self._session.close()
 
     async def ask(self, children: Iterable[Json]) -> list[dict[str, Any]]:
-        """The answers of the running router pods among `children`, all asked at once."""
+        """Returns the answers of the running router pods among `children`; all are asked at the same time."""
         answers = await asyncio.gather(*map(self._one, router_addresses(children)))
         return [answer for answer in answers if answer is not None]
 
@@ -42,7 +42,7 @@ class Fleets:
                 async for chunk in response.content.iter_any():
                     body += chunk
                     if len(body) > _LARGEST:
-                        raise ValueError(f"more than {_LARGEST} bytes")
+                        raise ValueError(f"the answer has more than {_LARGEST} bytes")
                 return _checked(json.loads(body))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("%s: %s", url, error or type(error).__name__)
@@ -50,7 +50,7 @@ class Fleets:
 
 
 def router_addresses(children: Iterable[Json]) -> list[str]:
-    """Addresses of router pods that may answer."""
+    """Addresses of the router pods that run and are not being deleted."""
     return [
         pod["status"]["podIP"]
         for pod in children
@@ -63,10 +63,10 @@ def router_addresses(children: Iterable[Json]) -> list[str]:
 
 
 def _checked(answer: Any) -> dict[str, Any]:
-    """Of the agreed shape as far as readers rely on it. Raises ValueError."""
+    """Returns `answer` if it has the parts that readers rely on, and else raises ValueError."""
     if not isinstance(answer, dict) or not isinstance(answer.get("router"), dict):
-        raise ValueError("no fleet")
+        raise ValueError("the answer has no router")
     for name in ("workers", "revisions"):
         if not isinstance(answer.get(name), list) or not all(isinstance(entry, dict) for entry in answer[name]):
-            raise ValueError(f"{name} is no list of mappings")
+            raise ValueError(f"{name} is not a list of mappings")
     return answer

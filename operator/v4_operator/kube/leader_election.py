@@ -1,21 +1,22 @@
-"""The Lease that one replica of the operator holds while it works.
+"""Leader election among the replicas of the operator, by a Kubernetes Lease that the leader holds and renews.
 
-Clocks of other machines are not trusted: a Lease is free when its record was not seen to change for as long as the
-record itself says, by this machine's monotonic clock. The holder counts its own time from before each renewal was
-sent, and stops before anybody else can begin:
+The clocks of other machines are not trusted. A replica takes the Lease if, by its own monotonic clock, the Lease's
+record has not changed for as long as the record says. The leader measures the age of its leadership from before each
+renewal was sent, and stops before another replica can start:
 
-    renew every 10 s < give up 45 s after the last renewal, + 10 s of a request < free for others after 60 s
+    renew every 10 s < give up 45 s after the last renewal + 10 s for a request < free for others after 60 s
 
-An API server that is restarted is away for up to half a minute, and must not end its operators.
+An API server that restarts is unreachable for up to 30 s, which must not end its operators.
 
-A pod may go without giving its Lease up: Helm deletes an operator's rights before kubelet stops it. A holder whose pod
-is gone is waited for no longer than a living one takes from one renewal to the next, since a process that outlives its
-pod shows by its renewals:
+A pod may end without releasing the Lease: Helm deletes an operator's RBAC rights before the kubelet stops the pod. If
+the holder's pod is gone, the other replicas wait only for the longest time between two renewals, because a process that
+outlives its pod is noticed by its renewals:
 
-    10 s of a request + 10 s until the next + 10 s of that = free for others after 30 s, where the holder's pod is gone
+    10 s for a request + 10 s until the next one + 10 s for that one = free for others after 30 s
 
-One case is not covered: a pod that is deleted by force while its node cannot reach the API server. Its process trusts
-itself for 45 s, so that if the node is back after 30 s, two operators may write for some seconds, both the same plan.
+One case is not covered: a pod that is deleted by force while its node cannot reach the API server. Its process leads
+for up to 45 s after its last renewal. If the node recovers after 30 s, two operators may write for some seconds; both
+write the same desired state.
 """
 
 import asyncio
@@ -37,22 +38,21 @@ log = logging.getLogger(__name__)
 DURATION_SECONDS = 60
 DEADLINE_SECONDS = 45.0
 RENEW_SECONDS = 10.0
-GONE_SECONDS = 30.0  # that a holder without a pod is waited for
-RETRY_SECONDS = 1.0  # of a renewal that failed, and of a look at a Lease that another replica holds
-
+GONE_SECONDS = 30.0  # wait for a holder whose pod is gone
+RETRY_SECONDS = 1.0  # between renewals that fail, and between reads of a Lease that another replica holds
 
 _ENDING, _GONE = ", and its pod is being deleted", ", but its pod has ended"
 
 
 class Sightings:
-    """Decides whether a Lease may be taken, from what was seen of it and when."""
+    """Decides whether a Lease may be taken, from the times at which its record was seen to change."""
 
     def __init__(self) -> None:
         self._record: Json | None = None
         self._since = 0.0
 
     def free(self, record: Json, now: float, *, gone: bool = False) -> bool:
-        """Whether nobody holds the Lease; `now` is monotonic, in seconds. `gone`: the holder's pod is."""
+        """Whether nobody holds the Lease. `now` is monotonic, in seconds; `gone`: the holder's pod is gone."""
         if not record.get("holderIdentity"):
             return True
         if record != self._record:
@@ -62,28 +62,30 @@ class Sightings:
 
 
 class LeaderElection:
-    """One replica's view of the Lease. No two processes that live at once may have the same `identity`; one that
-    follows another under its identity takes over at once. The name of a pod in the Lease's namespace stands for that
-    pod; an identity of anything else has an underscore, which no name of a pod has.
+    """The part of one replica in the leader election.
+
+    Two processes that run at the same time must have different identities. A process with the identity of a former one
+    takes over at once. An identity without an underscore is the name of a pod in the Lease's namespace; names of pods
+    have no underscore.
     """
 
     def __init__(
         self, api: KubeClient, namespace: str, name: str, identity: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.holder = ""  # as seen last
-        self.problem = ""  # why it cannot be asked for, or that nobody who lives holds it
+        self.holder = ""  # identity of the leader, as last seen
+        self.problem = ""  # why the Lease cannot be read, or that its holder is gone; empty if neither
         self._api, self._namespace, self._name, self._identity = api, namespace, name, identity
         self._clock = clock
-        self._live: dict[str, Any] = {}  # as written last
-        self._renewed = float("-inf")  # by the clock, before the renewal was sent
+        self._live: dict[str, Any] = {}  # the Lease as last written
+        self._renewed = float("-inf")  # time before the last successful renewal was sent
 
     def check(self) -> None:
-        """Raises LeadershipLost where another replica may hold the Lease soon."""
+        """Raises LeadershipLost if another replica may lead soon."""
         if self._clock() - self._renewed > DEADLINE_SECONDS:
-            raise LeadershipLost("the Lease was not renewed in time")
+            raise LeadershipLost("leadership is lost: the Lease was not renewed in time")
 
     async def acquire(self) -> None:
-        """Wait until the Lease is free, and take it."""
+        """Waits until the Lease is free, and takes it."""
         sightings, last, lease = Sightings(), "", f"the Lease {self._namespace}/{self._name}"
         while True:
             try:
@@ -91,17 +93,17 @@ class LeaderElection:
                 if fate is None:
                     self.problem = ""
                     return
-                said = f"waiting: {self.holder} holds {lease}{fate}"
-                self.problem = said if fate else ""
+                message = f"waiting: {self.holder} leads and holds {lease}{fate}"
+                self.problem = message if fate else ""
             except ApiError as error:
-                said = self.problem = f"cannot take {lease}: {error}"
-            if said != last:
-                log.info("%s", said)
-            last = said
+                message = self.problem = f"cannot take {lease}: {error}"
+            if message != last:
+                log.info("%s", message)
+            last = message
             await asyncio.sleep(RETRY_SECONDS * random.uniform(0.5, 1.5))
 
     async def _try(self, sightings: Sightings) -> str | None:
-        """None once it is taken; else what is wrong with its holder, empty if nothing is."""
+        """Returns None if the Lease is taken; else what is wrong with its holder's pod, or "" if nothing is."""
         sent = self._clock()
         try:
             live = await self._get()
@@ -127,13 +129,13 @@ class LeaderElection:
         return None
 
     async def _fate(self) -> str:
-        """What became of the holder's pod; empty if it lives, or nobody here knows."""
+        """Returns how the holder's pod ended; "" if the pod runs, or if its state is unknown."""
         if not self.holder or "_" in self.holder:
             return ""
         try:
             pod = await self._api.get(PODS.path(self._namespace, self.holder))
         except ApiError as error:
-            if error.status == 403:  # rights of an older chart: the Lease's own time counts
+            if error.status == 403:  # RBAC of an older chart: only the Lease's duration counts
                 return ""
             if error.status != 404:
                 raise
@@ -143,7 +145,7 @@ class LeaderElection:
         return _ENDING if pod["metadata"].get("deletionTimestamp") else ""
 
     async def keep(self) -> None:
-        """Renew for ever. Raises LeadershipLost once another replica holds the Lease, or may do so soon."""
+        """Renews the Lease until cancelled. Raises LeadershipLost if another replica leads or may lead soon."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             await self._renew_in_time()
@@ -156,7 +158,7 @@ class LeaderElection:
                     await self._renew()
                 return
             except TimeoutError as error:
-                raise LeadershipLost("the Lease could not be renewed: the API server does not answer") from error
+                raise LeadershipLost("leadership is lost: the API server did not answer a renewal") from error
             except ApiError as error:
                 log.warning("cannot renew the Lease, %.0f s left: %s", left, error)
             await asyncio.sleep(RETRY_SECONDS)
@@ -169,26 +171,26 @@ class LeaderElection:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            await self._look_again()
+            await self._reread()
             raise
         self._renewed = sent
 
-    async def _look_again(self) -> None:
-        """After somebody else wrote or deleted the Lease. Raises LeadershipLost unless it still names this replica."""
+    async def _reread(self) -> None:
+        """Reads the Lease after somebody else changed it. Raises LeadershipLost unless it still names this replica."""
         live = await self._get()
         self.holder = (live.get("spec") or {}).get("holderIdentity") or ""
         if self.holder != self._identity:
-            raise LeadershipLost(f"{self.holder or 'nobody'} holds the Lease now")
+            raise LeadershipLost(f"leadership is lost: {self.holder or 'nobody'} holds the Lease now")
         self._live = live
 
     async def release(self) -> None:
-        """Let another replica begin at once. Raises ApiError where that could not be written."""
+        """Releases the Lease, so that another replica can take it at once. Raises ApiError."""
         spec = {**self._live["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         await self._api.replace(LEASES, {**self._live, "spec": spec})
         self._renewed = float("-inf")
 
     async def _get(self) -> dict[str, Any]:
-        """The Lease; empty where there is none."""
+        """Reads the Lease; empty if there is none."""
         try:
             live: dict[str, Any] = await self._api.get(LEASES.path(self._namespace, self._name))
         except ApiError as error:

@@ -1,7 +1,7 @@
-"""A de-duplicating queue of keys: one worker per key at a time, several keys at once, back-off per key.
+"""A de-duplicating queue of keys: at most one task per key, several keys in parallel, and a back-off per key.
 
-`Schedule` decides and is pure: time comes from outside. `WorkQueue` runs tasks by it. A key that is added while it is
-worked on is worked on again afterwards; of several times at which a key is due, the earliest counts.
+`Schedule` makes the decisions and is pure: the time is passed in. `WorkQueue` runs the tasks. A key that is added while
+its task runs is due again afterwards. If a key is added with several times, the earliest counts.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-FIRST_DELAY, LONGEST_DELAY = 0.5, 120.0  # seconds after the first failure, and at most
+FIRST_DELAY, LONGEST_DELAY = 0.5, 120.0  # seconds of back-off after the first failure, and at most
 
 
 class Schedule(Generic[K]):
-    """When which key is due. Times are seconds of any one clock."""
+    """The keys and the times at which they are due, in seconds of one clock."""
 
     def __init__(self, share: Callable[[], float] = lambda: random.uniform(0.5, 1.0)) -> None:
-        self._share = share  # of the full back-off: keys that failed together come back apart
+        self._share = share  # random share of the back-off, so that keys that failed together are not retried together
         self._due: dict[K, float] = {}
         self._running: set[K] = set()
         self._failures: dict[K, int] = {}
-        self._heap: list[tuple[float, int, K]] = []  # may hold more than what is due: see _current
+        self._heap: list[tuple[float, int, K]] = []  # may hold outdated entries: see _current
         self._order = itertools.count()
 
     def add(self, key: K, at: float) -> None:
-        """`key` is due at `at`, or earlier where it was already."""
+        """Makes `key` due at `at`, unless it is due earlier."""
         if key in self._due and self._due[key] <= at:
             return
         self._due[key] = at
@@ -42,17 +42,17 @@ class Schedule(Generic[K]):
             self._push(key)
 
     def next_at(self) -> float | None:
-        """When a key that is not being worked on is due next."""
+        """The earliest time at which a key without a running task is due; None if there is no such key."""
         while self._heap and not self._current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def waiting(self, now: float) -> int:
-        """Keys that are due and not being worked on."""
+        """The number of keys that are due and have no running task."""
         return sum(at <= now and key not in self._running for key, at in self._due.items())
 
     def take(self, now: float) -> K | None:
-        """A key that is due, from now on being worked on."""
+        """Takes a key that is due, whose task then counts as running; None if no key is due."""
         at = self.next_at()
         if at is None or at > now:
             return None
@@ -62,12 +62,12 @@ class Schedule(Generic[K]):
         return key
 
     def succeeded(self, key: K, again_at: float | None) -> None:
-        """The work on `key` is over; None = it is due again only when it is added."""
+        """The task of `key` succeeded. The key is due again at `again_at`, or if None when it is added."""
         self._failures.pop(key, None)
         self._finish(key, again_at)
 
     def failed(self, key: K, now: float) -> float:
-        """The work on `key` failed; the seconds until it is due again."""
+        """The task of `key` failed. Returns the seconds until the key is due again."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 32)) * self._share()
         self._finish(key, now + delay)
@@ -89,7 +89,7 @@ class Schedule(Generic[K]):
 
 
 class WorkQueue(Generic[K]):
-    """Calls `work(key)` for keys that are due. It returns the seconds after which to come again, or None."""
+    """Calls `work(key)` for keys that are due. `work` returns the seconds until the key is due again, or None."""
 
     def __init__(self, work: Callable[[K], Awaitable[float | None]], parallel: int) -> None:
         self._work, self._parallel = work, parallel
@@ -98,12 +98,12 @@ class WorkQueue(Generic[K]):
         self._wake = asyncio.Event()
 
     def add(self, key: K, delay: float = 0.0) -> None:
-        """Work on `key` in `delay` seconds, or earlier."""
+        """Makes `key` due in `delay` seconds or earlier."""
         self._schedule.add(key, asyncio.get_running_loop().time() + delay)
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled; then what is being worked on is cancelled too."""
+        """Runs the tasks until cancelled, which cancels the running tasks too."""
         clock = asyncio.get_running_loop().time
         QUEUE_LENGTH.set_function(lambda: self._schedule.waiting(clock()))
         try:
@@ -146,9 +146,9 @@ class WorkQueue(Generic[K]):
         if isinstance(error, Failure):
             RECONCILES.labels("error").inc()
             ERRORS.labels(error.kind).inc()
-            log.warning("%s: %s; next try in %.1f s", key, error, delay)
+            log.warning("%s: %s; next attempt in %.1f s", key, error, delay)
         else:
-            # A fault in the code for one object must not end the service of all others.
+            # A bug that one key triggers must not stop the work on all other keys.
             RECONCILES.labels("bug").inc()
             ERRORS.labels(BUG).inc()
-            log.error("%s: a bug; next try in %.1f s", key, delay, exc_info=error)
+            log.error("%s: a bug in the operator; next attempt in %.1f s", key, delay, exc_info=error)

@@ -137,7 +137,7 @@ async def test_the_objects_of_others_are_not_taken_over(cluster: Cluster, only: 
     wanted = create_only(desired()) if only else desired()
     errors = await cluster.apply(wanted, desired("b"))
     assert [type(error) for error in errors] == [NameTaken]
-    assert "ConfigMap a exists and was not made by this operator" in str(errors[0])
+    assert "ConfigMap a exists and was not created by this operator" in str(errors[0])
     assert cluster.server.objects[A] == before
     assert "/api/v1/namespaces/n/configmaps/b" in cluster.server.objects
 

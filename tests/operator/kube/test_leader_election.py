@@ -210,7 +210,7 @@ async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_need
     clock = Clock()
     election = LeaderElection(api, "n", "l", "me", clock)
     waiting = asyncio.create_task(election.acquire())
-    await until(lambda: election.problem == "waiting: former holds the Lease n/l, but its pod has ended")
+    await until(lambda: election.problem == "waiting: former leads and holds the Lease n/l, but its pod has ended")
     clock.now += GONE_SECONDS - 1
     looks = server.count(f"GET {PATH}")
     await until(lambda: server.count(f"GET {PATH}") > looks + 2)
