@@ -1,4 +1,4 @@
-"""A small API server on loopback: objects by path, watches, and faults on demand. Schemas and rights it has none.
+"""A small API server on loopback, with objects, watches and faults on demand, but without schemas and access control.
 
 Apply merges the whole body over what is there, which is enough for objects that one manager writes.
 """
@@ -37,44 +37,44 @@ _OF_THE_CLUSTER = ("CustomResourceDefinition", "Namespace", "SecurityContextCons
 
 
 class FakeServer:
-    """`objects` by path; `requests` is what was asked, in order."""
+    """`objects` are by path; `requests` are all requests in order."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
-        self.fault: Fault = lambda _: None  # an answer instead of the right one
+        self.fault: Fault = lambda _: None  # returns an answer that replaces the right one, or None
         self.kinds = copy.deepcopy(KINDS)
-        self.history: list[tuple[int, str, dict[str, Any]]] = []  # of all changes: version, type, object
-        self.oldest = 0  # version before which watches are told 410
-        self.cut = asyncio.Event()  # ends all streams that are open
-        self.mute = False  # streams say nothing any more
+        self.history: list[tuple[int, str, dict[str, Any]]] = []  # version, type and object of each change
+        self.oldest = 0  # watches from an older version get status 410
+        self.cut = asyncio.Event()  # ends all open streams
+        self.mute = False  # streams send no more events
         self._version = 10
         self._changed = asyncio.Condition()
 
     def count(self, start: str) -> int:
-        """Requests that begin so, such as `PATCH /api`."""
+        """The number of requests that start with a text such as `PATCH /api`."""
         return sum(request.startswith(start) for request in self.requests)
 
     async def put(self, path: str, obj: dict[str, Any]) -> dict[str, Any]:
-        """Write an object as somebody else would; path without its name is filled in."""
+        """Writes an object as another client would."""
         return await self._store(path, obj)
 
     async def remove(self, path: str) -> None:
-        """Delete an object as somebody else would."""
+        """Deletes an object as another client would."""
         await self._store(path, None)
 
     async def forget_history(self) -> None:
-        """Watches that start from before now are told 410."""
+        """Makes watches from any earlier version fail with status 410."""
         self._version += 1
         self.oldest = self._version
 
     def cut_streams(self) -> None:
-        """Break every connection of a watch."""
+        """Closes the connections of all watches."""
         self.cut.set()
         self.cut = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Any request."""
+        """Answers any request."""
         self.requests.append(f"{request.method} {request.path}")
         answer = self.fault(request)
         if answer is not None:
@@ -105,7 +105,7 @@ class FakeServer:
         items = [obj for at, obj in sorted(self.objects.items()) if _in(path, at)]
         none: list[Any] | None = (
             None if "PartialObjectMetadata" in request.headers["Accept"] else []
-        )  # as the real one does
+        )  # like the real API server
         return web.json_response({"metadata": {"resourceVersion": str(self._version)}, "items": items or none})
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ class FakeServer:
 
 
 def status(code: int, reason: str, message: str = "") -> web.Response:
-    """A refusal as the API server writes it."""
+    """An error response of the API server."""
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message or reason}
     return web.json_response(body, status=code)
 
@@ -222,7 +222,7 @@ def _line(kind: str, obj: dict[str, Any]) -> bytes:
 
 
 def _in(folder: str, path: str) -> bool:
-    """Whether an object's path is within a kind's path, of one namespace or of all."""
+    """Whether an object's path belongs to a kind's path, of one namespace or of all."""
     if "/namespaces/" in folder:
         return path.rpartition("/")[0] == folder
     root, _, plural = folder.rpartition("/")

@@ -1,4 +1,4 @@
-"""Requests to an API server, and what becomes of its refusals and silences."""
+"""Requests to an API server, and the errors for refused and unanswered ones."""
 
 import asyncio
 import json

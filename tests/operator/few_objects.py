@@ -1,7 +1,7 @@
-"""A plan of a few objects, for tests of what carries plans out.
+"""A desired state of a few objects, for tests of the code that brings it about.
 
-`python -m tests.operator.few_objects CONFIG RENEW_SECONDS` serves by it, and renews its Lease so often.
-The labels of a V4Deployment steer it: `config: no` plans no ConfigMap.
+`python -m tests.operator.few_objects CONFIG RENEW_SECONDS` runs an operator that desires these objects and renews its
+Lease every RENEW_SECONDS.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from v4_operator.spec.v4deployment import V4Deployment, parse
 
 
 def few_objects(parent: Json, observed: Observed, settings: Settings) -> DesiredState:
-    """A Secret, a ServiceAccount, a claim, a ConfigMap, a Service, two Deployments and a disruption budget."""
+    """Desires a Secret, a ServiceAccount, a claim, a ConfigMap, a Service, two Deployments and a disruption budget."""
     v4d = parse(parent)
     names = ["prefill", "decode"]
     live = {(child["kind"], child["metadata"]["name"]): child for child in observed.children}
@@ -43,7 +43,7 @@ def few_objects(parent: Json, observed: Observed, settings: Settings) -> Desired
 
 
 def status(v4d: V4Deployment, observed: Observed, wanted: int) -> dict[str, Any]:
-    """Ready once all Deployments exist."""
+    """The status: Ready once all Deployments exist."""
     found = sum(child["kind"] == "Deployment" for child in observed.children)
     state = "True" if found == wanted else "False"
     before: Json = next((c for c in observed.status.get("conditions", ()) if c["type"] == "Ready"), {})
@@ -60,7 +60,7 @@ def status(v4d: V4Deployment, observed: Observed, wanted: int) -> dict[str, Any]
 
 
 def child(v4d: V4Deployment, api_version: str, kind: str, part: str, body: dict[str, Any]) -> dict[str, Any]:
-    """An object that goes with its V4Deployment."""
+    """An object that its V4Deployment owns."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -79,14 +79,14 @@ def child(v4d: V4Deployment, api_version: str, kind: str, part: str, body: dict[
 
 
 def secret(v4d: V4Deployment) -> dict[str, Any]:
-    """Other content each time it is planned."""
+    """A Secret with other content in every desired state."""
     made = child(v4d, "v1", "Secret", "token", {"stringData": {"token": str(id(v4d))}})
     made["metadata"]["annotations"] = {CREATE_ONLY_ANNOTATION: "true"}
     return made
 
 
 def claim(v4d: V4Deployment) -> dict[str, Any]:
-    """It has no owner."""
+    """A claim without an owner."""
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1024Mi"}}}
     made = child(v4d, "v1", "PersistentVolumeClaim", "model", {"spec": spec})
     made["metadata"]["annotations"] = {CREATE_ONLY_ANNOTATION: "true"}
@@ -95,13 +95,13 @@ def claim(v4d: V4Deployment) -> dict[str, Any]:
 
 
 def service(v4d: V4Deployment) -> dict[str, Any]:
-    """Of the router."""
+    """The Service of the router."""
     port = {"name": "http", "port": 80, "targetPort": 8000, "protocol": "TCP"}
     return child(v4d, "v1", "Service", "router", {"spec": {"ports": [port], "selector": {ROLE_LABEL: "router"}}})
 
 
 def workers(v4d: V4Deployment, role: str, replicas: int) -> dict[str, Any]:
-    """A Deployment, with amounts that the server writes in another way."""
+    """A Deployment with quantities that the server stores in another form."""
     labels = {DEPLOYMENT_LABEL: v4d.name, ROLE_LABEL: role}
     container = {
         "name": "worker",
@@ -116,7 +116,7 @@ def workers(v4d: V4Deployment, role: str, replicas: int) -> dict[str, Any]:
 
 
 def budget(v4d: V4Deployment, settings: Settings) -> dict[str, Any]:
-    """In the version that the server has."""
+    """A disruption budget in the API version that the server has."""
     kind = "PodDisruptionBudget"
     version = "policy/v1" if ("policy/v1", kind) in settings.kinds else "policy/v1beta1"
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": {DEPLOYMENT_LABEL: v4d.name}}}

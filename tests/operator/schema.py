@@ -1,4 +1,4 @@
-"""The CRD's schema, walked."""
+"""Reads the schema of the custom resource definition."""
 
 from collections.abc import Iterator
 from pathlib import Path

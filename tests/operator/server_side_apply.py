@@ -1,4 +1,4 @@
-"""Server-side apply by one manager among others, as an API server does it: what is desired wins, what was is removed.
+"""Server-side apply by one of several managers: desired fields are set, and fields it no longer desires are removed.
 
 Others' fields stay, and so do others' items of lists that are merged by a key.
 """
@@ -20,13 +20,13 @@ _ATOMIC = frozenset({"selector", "podSelector", "nodeSelector"})
 
 
 def applied(live: Mapping[str, Any], before: Mapping[str, Any], desired: Mapping[str, Any]) -> dict[str, Any]:
-    """`live` once the manager, which applied `before` the last time, applies `desired`."""
+    """Returns `live` after the manager, which applied `before` last, applies `desired`."""
     result: dict[str, Any] = _merged(_without(live, before, desired), desired, "")
     return result
 
 
 def _without(live: Any, before: Any, desired: Any) -> Any:
-    """`live` without what the manager wants no longer."""
+    """Returns `live` without the fields that the manager no longer desires."""
     if not isinstance(live, Mapping) or not isinstance(before, Mapping) or not isinstance(desired, Mapping):
         return live
     result = {}

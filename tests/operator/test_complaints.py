@@ -1,4 +1,4 @@
-"""What operators of other serving stacks were reported for, and this one must not do: see docs/complaints.md."""
+"""Bugs reported of other operators that this one must not have; see docs/complaints.md."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _TWO_OF_EACH: Obj = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}}
 
 
 def followed(world: World) -> World:
-    """Until all is as asked for, drained pods gone too."""
+    """Reconciles until the desired state is reached and all draining pods have ended."""
     world.reconcile()
     if world.of("Job"):
         world.finish_job()
@@ -29,17 +29,17 @@ def followed(world: World) -> World:
 
 
 def names(world: World) -> set[tuple[str, str]]:
-    """Everything but pods, and but claims, which outlive what they were made for."""
+    """All objects except pods, and except claims, which are never deleted."""
     return {key for key in world.objects if key[0] not in ("Pod", "PersistentVolumeClaim")}
 
 
 def made(one: Obj) -> tuple[Obj, ...]:
-    """All that a new V4Deployment of this kind gets."""
+    """The objects of a new V4Deployment."""
     return desired_state(one, Observed(World().now), SETTINGS).objects
 
 
 def containers(case: str) -> Iterator[Obj]:
-    """Every container of the plan of a case."""
+    """Every container in the desired state of a case."""
     for obj in objects(SPECS[case]):
         yield from obj.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
 
@@ -54,7 +54,7 @@ def test_nothing_stays_of_what_another_spec_asked_for(before: str) -> None:
 
 
 def test_what_was_written_onto_a_v4deployment_is_not_needed_again() -> None:
-    """A replace drops its annotations, a restored backup its status; in the middle of a roll that costs no pod."""
+    """A replace drops annotations, a restored backup the status; in the middle of a rollout neither restarts a pod."""
     annotated = {"annotations": {"v4serve.dev/anything": "1"}}
     assert parse(manifest({}, uid="u", generation=1, **annotated)) == parse(manifest({}, uid="u", generation=1))
     world = followed(World(_TWO_OF_EACH))
@@ -97,7 +97,7 @@ def test_a_pool_of_none_grows_again(empty: str) -> None:
 
 
 def test_two_v4deployments_of_one_namespace_share_no_name_and_no_pod() -> None:
-    """Though one is called as a child of the other."""
+    """Also if the name of one is the name of a child of the other."""
     first = made(parent())
     neighbours = {obj["metadata"]["name"] for obj in first} | {"demo-api", "demo-fetch"}
     for name in sorted(neighbours - {"demo"}):
@@ -142,7 +142,7 @@ def test_every_pod_reads_one_model_and_none_writes_it_but_the_job(case: str) -> 
 
 
 def test_no_user_writes_the_command_line_of_a_pod() -> None:
-    """So none can contradict the role of a worker."""
+    """So that no setting can contradict the role of a worker."""
     for part in ("prefill", "decode", "router"):
         additions = SPEC["properties"][part]["properties"]["pod"]["properties"]
         assert not {"args", "command", "containers"} & additions.keys()
@@ -174,7 +174,7 @@ def _pod_labels(obj: Obj) -> dict[str, str]:
 
 
 def _selectors(obj: Obj) -> list[dict[str, str]]:
-    """What an object selects pods by: of a Service, a Deployment, a budget, a policy."""
+    """The pod selectors of a Service, Deployment, disruption budget or network policy."""
     spec = obj.get("spec", {})
     found = [spec.get("selector"), spec.get("podSelector")]
     return [selector.get("matchLabels", selector) for selector in found if selector]

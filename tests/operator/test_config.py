@@ -1,4 +1,4 @@
-"""Settings that cannot be used."""
+"""Invalid settings are refused."""
 
 from dataclasses import replace
 from typing import Any

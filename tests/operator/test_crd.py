@@ -1,4 +1,4 @@
-"""The CRD as text: complete, small, and of one mind with the records and the table of accelerators."""
+"""The custom resource definition is complete and small, and agrees with the parsed records and the accelerators."""
 
 import json
 import re
@@ -27,7 +27,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 
 def at(path: str) -> dict[str, Any]:
-    """The schema of a field of spec."""
+    """The schema of a field of the spec."""
     return dict(fields(SPEC))[tuple(path.split("."))]
 
 
@@ -48,7 +48,7 @@ def test_it_is_small() -> None:
 @pytest.mark.parametrize(("path", "field"), [*fields(SPEC), *fields(STATUS)], ids=lambda value: str(value)[:60])
 def test_every_field_is_described(path: tuple[str, ...], field: dict[str, Any]) -> None:
     if path[-2:-1] == ("[]",) and path[0] != "conditions":
-        return  # what names an item of a Kubernetes type
+        return  # the name of an item of a Kubernetes type
     description = field.get("description", "")
     assert description.endswith("."), path
     assert len(description) <= 300, path
@@ -120,7 +120,7 @@ def test_enums_are_those_of_the_records() -> None:
 
 
 def changed(field: dict[str, Any]) -> Any:
-    """A value of a field that is not its default."""
+    """A value of a field other than its default."""
     if "enum" in field:
         return next(value for value in reversed(field["enum"]) if value != field.get("default"))
     if field.get("x-kubernetes-int-or-string"):
@@ -205,7 +205,7 @@ def test_patterns_are_the_rules_of_the_operator(path: str) -> None:
     schema = schema.get("additionalProperties", schema)
     for name in [name for same, examples in (*TAKEN, *REFUSED) if same is rule for name in examples]:
         long_enough = schema.get("minLength", 0) <= len(name) <= schema["maxLength"]
-        # An API server's `$` is the end of the text, which a Python's is not.
+        # `$` matches only the end of the text in the API server; in Python it matches before a final newline as well.
         taken = long_enough and re.search(schema["pattern"].replace("$", r"\Z"), name) is not None
         assert taken == rule.takes(name), name
 

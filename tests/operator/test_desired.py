@@ -1,4 +1,4 @@
-"""The plan as a whole: valid objects, nothing twice, nothing left over, nothing written when idle."""
+"""The whole desired state: objects are valid and unique, none is left over, and an idle operator writes nothing."""
 
 import base64
 import copy
@@ -52,7 +52,7 @@ SPECS: dict[str, Obj] = {
 
 
 def objects(spec: Obj, settings: Settings = SETTINGS) -> tuple[Obj, ...]:
-    """All of a whole plan, workers and router of a fetched model too."""
+    """All objects of a desired state, including the workers and the router of a downloaded model."""
     world = World(spec, settings)
     first = world.reconcile()
     if world.of("Job"):
@@ -73,7 +73,7 @@ def test_objects_are_valid(case: str, version: str) -> None:
 
 @pytest.mark.parametrize("case", SPECS)
 def test_objects_are_written_as_the_server_keeps_them(case: str) -> None:
-    """What it drops or fills in would be written again for ever."""
+    """The operator would write an object again and again if the server dropped or added a field."""
     for obj in objects(SPECS[case]):
         assert not [path for path, value in _leaves(obj) if value in ({}, [], None, "") and not _meant(path)]
         for path, value in _leaves(obj):
@@ -189,7 +189,7 @@ def test_what_others_own_stays() -> None:
 
 
 def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
-    """Where the new one cannot be written, the next refused spec would find none."""
+    """If the new one cannot be written, a later refused spec still has a valid one to fall back to."""
     world = World()
     world.settle()
     (before,) = [obj["metadata"]["name"] for obj in world.of("ConfigMap") if obj.get("immutable")]
@@ -217,7 +217,7 @@ def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
     assert (made.status["decode"]["desired"], made.status["decode"]["ready"]) == (1, 1)
     assert made.status["revision"] == first
     ready, progressing, degraded = (world.condition(kind) for kind in ("Ready", "Progressing", "Degraded"))
-    assert (ready["status"], ready["reason"]) == ("False", "EngineLacks")  # `kubectl wait` must not take it for done
+    assert (ready["status"], ready["reason"]) == ("False", "EngineLacks")  # `kubectl wait` must not succeed
     assert ready["message"].endswith(f"revision {first} of a former spec still serves")
     assert (progressing["status"], progressing["reason"]) == ("False", "EngineLacks")
     assert "the last valid one, of generation 1, is followed" in progressing["message"]
@@ -243,7 +243,10 @@ def test_what_is_deleted_or_edited_while_a_spec_is_refused_is_put_right(case: st
         obj = world.objects[key]
         if obj["kind"] == "Deployment":
             obj["spec"]["template"]["spec"]["containers"][0]["image"] = "foreign:1"
-        elif key != ("ServiceAccount", "demo-router"):  # another one takes new pods, which is no drift
+        elif key != (
+            "ServiceAccount",
+            "demo-router",
+        ):  # the router's pods depend on its uid, so that deleting it is not drift
             del world.objects[key]
     for _ in range(30):
         world.reconcile()
@@ -367,7 +370,7 @@ def test_a_deployment_that_was_changed_by_hand_is_repaired() -> None:
 
 
 def _meant(path: tuple[Any, ...]) -> bool:
-    """Whether something is empty on purpose, as an empty selector or the name of the core group."""
+    """Whether a value may be empty, such as an empty selector or the name of the core group."""
     return path[-1] in ("emptyDir", "podAntiAffinity", "podSelector") or path[-2] == "apiGroups"
 
 

@@ -1,4 +1,4 @@
-"""The port that probes and scrapers ask."""
+"""The HTTP server for probes and scrapes."""
 
 import aiohttp
 import pytest

@@ -1,4 +1,4 @@
-"""What the operator shows of V4Deployments, and of itself."""
+"""Metrics of V4Deployments and of the operator."""
 
 from typing import Any
 

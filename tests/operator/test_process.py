@@ -1,4 +1,4 @@
-"""The operator as a process, with kopf, against a small API server: start, handover, losses and ends."""
+"""The operator as a process with kopf and a small API server: start, handover, loss of leadership, and shutdown."""
 
 import asyncio
 import os
@@ -24,10 +24,10 @@ CHILD = "/api/v1/namespaces/n/configmaps/d-config"
 
 
 class Replica:
-    """One process."""
+    """One replica of the operator."""
 
     def __init__(self, folder: Path, port: int, renew_seconds: float, **config: Any) -> None:
-        """`port` is held for it."""
+        """`port` is reserved for the replica."""
         self.port, self._renew_seconds, self._folder = port, renew_seconds, folder
         base = {"worker_image": "w:1", "router_image": "r:1", "health_port": self.port, "all_namespaces": True}
         self._config = folder / f"{self.port}.yaml"
@@ -54,7 +54,7 @@ class Replica:
                 return 0, ""
 
     async def serves(self) -> None:
-        """It holds the Lease and has listed everything."""
+        """Waits until the replica leads and has listed everything."""
         async with asyncio.timeout(60):
             while not self.says("serving ") or (await self.get("/readyz"))[0] != 200:
                 assert self.process.returncode is None, self.log.read_text()
@@ -72,7 +72,7 @@ class Replica:
 
 
 class Folder:
-    """Makes replicas, and ends those that still run."""
+    """Starts replicas, and stops those that still run at the end."""
 
     def __init__(self, path: Path, ports: Sequence[int]) -> None:
         self._path, self._ports, self._made = path, iter(ports), list[Replica]()

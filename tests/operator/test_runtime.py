@@ -1,4 +1,4 @@
-"""V4Deployments become what was planned, by the queue, caches, writes and status together; kopf apart."""
+"""Queue, caches, writes and status together bring about the desired state; without kopf."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ EVENTS = "/api/v1/namespaces/n/events/"
 
 
 class Decider:
-    """Wants one ConfigMap that says what was asked for, and keeps what it was given."""
+    """Desires one ConfigMap with the replicas of decode, and records its arguments."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Json, Observed, Settings]] = []
@@ -72,7 +72,7 @@ def config_map(v4d: V4Deployment) -> dict[str, Any]:
 
 
 class Operator:
-    """The runtime and its server. `put` writes a V4Deployment and tells of it, as kopf would."""
+    """The runtime and its server. `put` writes a V4Deployment and passes it to the runtime, as kopf would."""
 
     def __init__(self, server: FakeServer, api: KubeClient, config: OperatorConfig) -> None:
         self.server, self.decider = server, Decider()
@@ -96,7 +96,7 @@ class Operator:
         return [(event["type"], event["reason"], event["involvedObject"]["name"]) for event in found]
 
     async def settled(self) -> None:
-        """Nothing is written any more, though everything was looked at again."""
+        """Waits until a further reconcile writes nothing."""
         while True:
             before = self.server.history[-1]
             self.decider.seen.clear()
@@ -295,7 +295,7 @@ async def test_what_pods_that_do_not_start_need_is_looked_for(
 
     operator.server.fault = fault
     await operator.put()
-    # The pod is wanted by nobody and is deleted at once, so that a later reconcile no longer misses anything.
+    # The pod is not desired and is deleted at once, so that a later reconcile misses nothing.
     await until(lambda: any(observed.absent for _, observed, _ in operator.decider.seen))
     found = [observed.absent for _, observed, _ in operator.decider.seen if observed.absent]
     assert set(found) == {frozenset({("Secret", "secret-keys")})}
@@ -332,7 +332,7 @@ async def test_a_status_of_what_went_is_no_error(operator: Operator, caplog: pyt
 
 
 def figures(name: str) -> dict[tuple[str, ...], float]:
-    """Samples of a metric by their labels' values."""
+    """Samples of a metric by the values of their labels."""
     found = [sample for family in REGISTRY.collect() for sample in family.samples if sample.name == name]
     return {tuple(sample.labels.values()): sample.value for sample in found}
 

@@ -1,4 +1,4 @@
-"""A small cluster in memory: carries out plans, and does with Deployments what their controller and kubelet would do.
+"""A small cluster in memory: takes the operator's writes, and acts as Deployment controller, scheduler and kubelet.
 
 Time passes in ticks of a second. A revision's pods can be told never to start, or to find no node.
 """
@@ -46,7 +46,7 @@ def v4deployment(spec: Mapping[str, Any] | None = None, name: str = "demo") -> V
 
 
 def text(moment: datetime) -> str:
-    """As the API server writes it."""
+    """A time in the format of the API server."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -72,18 +72,18 @@ class World:
         self.status: Obj = {}
         self.start_seconds = 3
         self.drain_seconds = 4
-        self.room: int | None = None  # worker pods that find a node; None = all
-        self.broken: set[str] = set()  # revisions whose processes end at once
+        self.room: int | None = None  # number of worker pods that find a node; None = all
+        self.broken: set[str] = set()  # revisions whose processes crash at once
         self.unprobed: set[str] = set()  # revisions whose probes fail
         self.routers_answer = True
         self.router_error = ""  # why routers cannot read pods
-        self.keys_since: list[str] = []  # of each router's API keys, in order; empty = of none
-        self.silent_routers = 0  # of those that run, as many do not answer in time
+        self.keys_since: list[str] = []  # when each router read its API keys, in order; empty = no router has keys
+        self.silent_routers = 0  # number of running routers that do not answer in time
         self.slots: dict[str, int] = {}  # block slots that workers report, by role
-        self.transfers = (0, 0.0)  # bytes and seconds that every router has seen
+        self.transfers = (0, 0.0)  # bytes and seconds of the transfers that each router reports
         self.writes = 0
         self._numbers = itertools.count()
-        self._applied: dict[tuple[str, str], Obj] = {}  # what was written last
+        self._applied: dict[tuple[str, str], Obj] = {}  # the last object written, by kind and name
 
     @property
     def parent(self) -> Obj:
@@ -96,20 +96,20 @@ class World:
         return parse(self.parent)
 
     def change(self, change: Mapping[str, Any]) -> None:
-        """Edit the spec."""
+        """Edits the spec."""
         self.spec = merged(self.spec, change)
         self.generation += 1
 
     def observed(self) -> Observed:
-        """What a plan is made from."""
+        """The observed state."""
         return Observed(self.now, list(self.objects.values()), self.fleets(), self.status)
 
     def desired_state(self) -> DesiredState:
-        """Plan without carrying it out."""
+        """The desired state, which is not written."""
         return desired_state(self.parent, self.observed(), self.settings)
 
     def reconcile(self) -> DesiredState:
-        """Plan, write what differs, delete what is to go, keep the status."""
+        """Writes objects that differ, deletes those that are not desired, and stores the status."""
         made = self.desired_state()
         for obj in made.objects:
             self._write(obj)
@@ -122,7 +122,7 @@ class World:
         return made
 
     def tick(self, seconds: int = 1) -> None:
-        """Let controllers and kubelet work, once a second."""
+        """Lets the controllers and the kubelet act once for each second."""
         for _ in range(seconds):
             self.now += timedelta(seconds=1)
             for deployment in self.of("Deployment"):
@@ -133,7 +133,7 @@ class World:
                 self._count(deployment)
 
     def settle(self, ticks: int = 120) -> DesiredState:
-        """Reconcile and tick until nothing changes any more."""
+        """Reconciles and ticks until nothing changes."""
         for _ in range(ticks):
             before = self.writes
             made = self.reconcile()
@@ -155,15 +155,15 @@ class World:
         return next(c for c in self.status["conditions"] if c["type"] == kind)
 
     def sizes(self) -> dict[str, int]:
-        """Pods that each worker Deployment asks for."""
+        """The replicas in the spec of each worker Deployment."""
         return {d["metadata"]["name"]: d["spec"]["replicas"] for d in self.of("Deployment") if _revision(d)}
 
     def revisions(self) -> list[str]:
-        """Of worker Deployments, the oldest first."""
+        """The revisions of worker Deployments, the oldest first."""
         return list(dict.fromkeys(_revision(d) for d in self.of("Deployment") if _revision(d)))
 
     def ready_pairs(self, revision: str) -> int:
-        """Pairs of ready workers whose Deployments exist."""
+        """The number of pairs of ready workers that are not being deleted."""
         counts = dict.fromkeys(("prefill", "decode"), 0)
         for pod in self.pods(revision):
             if _is_ready(pod) and not pod["metadata"].get("deletionTimestamp"):
@@ -173,7 +173,7 @@ class World:
         return min(counts.values())
 
     def pods(self, revision: str = "", role: str = "") -> list[Obj]:
-        """Pods of workers, those that drain too; role router: of the router."""
+        """The pods of workers, including draining ones; with role router, those of the router."""
         return [
             pod
             for pod in self.of("Pod")
@@ -182,11 +182,11 @@ class World:
         ]
 
     def probed(self, revision: str) -> bool:
-        """Whether a probe goes through this revision."""
+        """Whether a probe of this revision succeeds."""
         return self.ready_pairs(revision) > 0 and revision not in self.unprobed
 
     def fleets(self) -> list[Obj]:
-        """What each running router answers."""
+        """The answer of each running router."""
         if not self.routers_answer:
             return []
         running = [pod for pod in self.pods(role="router") if pod["status"]["phase"] == "Running"]
@@ -194,11 +194,11 @@ class World:
         return [self._fleet(since) for _, since in zip(running[self.silent_routers :], times, strict=False)]
 
     def kill(self, pod: Obj) -> None:
-        """As a node does that dies: no grace."""
+        """Removes a pod without a grace period, as the failure of its node does."""
         self.objects.pop(("Pod", pod["metadata"]["name"]), None)
 
     def finish_job(self, failed: str = "") -> None:
-        """End the Job that fetches a model."""
+        """Ends the Job that downloads the model."""
         (job,) = self.of("Job")
         kind = {"type": "Failed", "message": failed} if failed else {"type": "Complete"}
         job["status"] = {"conditions": [{**kind, "status": "True"}]}
@@ -256,7 +256,7 @@ class World:
                 self._drain(pod)
 
     def _control(self, deployment: Obj) -> None:
-        """Make and delete pods as the Deployment's controller would."""
+        """Creates and deletes pods as the Deployment controller does."""
         spec, template = deployment["spec"], deployment["spec"]["template"]
         pods = [p for p in self._pods_of(deployment) if not p["metadata"].get("deletionTimestamp")]
         old = [pod for pod in pods if pod["template"] != template]
@@ -300,7 +300,7 @@ class World:
         pod["metadata"].setdefault("deletionTimestamp", text(self.now + timedelta(seconds=self.drain_seconds)))
 
     def _run(self, pod: Obj) -> None:
-        """What scheduler and kubelet do within a second."""
+        """Acts as scheduler and kubelet for one second."""
         metadata = pod["metadata"]
         if metadata.get("deletionTimestamp", "9") <= text(self.now):
             self.kill(pod)
@@ -361,7 +361,7 @@ class World:
 
 
 def _empty_texts(value: Any) -> Iterator[bool]:
-    """One for each."""
+    """Yields True for each empty text in `value`."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Manifests that must be refused, or reported, with a message that a person can act on."""
+"""Manifests that must be refused or reported, with a message that tells users what to do."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +10,10 @@ OLD, NEW = (1, 20), (1, 36)
 
 @dataclass(frozen=True)
 class Wrong:
-    """One mistake. `refused` = what finds it on a current server: the schema, its rules, or the operator."""
+    """One mistake. `refused` names what finds it on a current server: the schema, its rules, or the operator."""
 
     name: str
-    spec: str  # YAML, laid over a spec that is right
+    spec: str  # YAML that is merged into a valid spec
     says: str  # pattern of the message
     refused: str = "rule"  # schema | rule | operator
     reason: str = "InvalidSpec"
@@ -21,12 +21,12 @@ class Wrong:
     server: tuple[int, int] = NEW
 
     def manifest(self) -> dict[str, Any]:
-        """The object."""
+        """The V4Deployment with the mistake."""
         return manifest(yaml.safe_load(self.spec) or {}, **self.metadata)
 
 
 def manifest(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
-    """A V4Deployment; without a model of its own, of the demo model."""
+    """A V4Deployment; of the demo model if `spec` names none."""
     return {
         "apiVersion": "v4serve.dev/v1alpha1",
         "kind": "V4Deployment",

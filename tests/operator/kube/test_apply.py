@@ -1,4 +1,4 @@
-"""Writes happen where something differs, never over what others made, and one failure hides no other."""
+"""Only objects that differ are written, objects of others never, and one error does not hide another."""
 
 import copy
 from typing import Any
@@ -32,7 +32,7 @@ def create_only(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 class Cluster:
-    """An applier with its cache, which is told of everything at once."""
+    """An applier and its cache, which gets every change at once."""
 
     def __init__(self, server: FakeServer, api: KubeClient) -> None:
         self.server, self.children = server, Children(lambda _: None)
@@ -75,7 +75,7 @@ async def test_a_change_and_drift_are_written(cluster: Cluster) -> None:
 
 
 async def test_what_the_server_does_not_change_is_written_once(cluster: Cluster) -> None:
-    """A server may keep what we ask for in a form that looks different to us for ever."""
+    """A server may store a field in a form that always differs from the desired one."""
     await cluster.apply(desired(list=[{"name": "a"}]))
     live = cluster.server.objects[A]
     await cluster.put(A, {**live, "list": [{"name": "a"}, {"name": "of another manager"}]})
@@ -98,7 +98,7 @@ async def test_what_is_only_created_is_never_changed(cluster: Cluster) -> None:
 
 
 async def test_what_is_only_created_gets_its_owner_and_labels_back_and_keeps_its_content(cluster: Cluster) -> None:
-    """`kubectl delete --cascade=orphan` takes the owner away; the next V4Deployment of the name is the new one."""
+    """`kubectl delete --cascade=orphan` removes the owner; the next V4Deployment of the name becomes the owner."""
     await cluster.apply(create_only(desired(uid="d-0", data={"x": "1"})))
     orphan = copy.deepcopy(cluster.server.objects[A])
     del orphan["metadata"]["ownerReferences"]
@@ -147,7 +147,7 @@ async def test_an_object_of_ours_that_lost_its_labels_gets_them_back(cluster: Cl
     bare = cluster.server.objects[A]
     del bare["metadata"]["labels"]
     bare = await cluster.server.put(A, bare)
-    cluster.children.remove(bare)  # as the watch says, which sees labelled objects only
+    cluster.children.remove(bare)  # as the watch does, which has labelled objects only
     assert await cluster.apply(desired("a")) == []
     assert cluster.server.objects[A]["metadata"]["labels"] == desired("a")["metadata"]["labels"]
 
@@ -180,7 +180,7 @@ async def test_an_object_that_was_replaced_behind_our_back_is_not_written(cluste
 
 @pytest.mark.parametrize("by_itself", [False, True])
 async def test_fields_of_others_that_contradict_ours_go(cluster: Cluster, by_itself: bool) -> None:
-    """As a budget with both numbers, or a volume with two sources: a server merges, then refuses."""
+    """For instance a budget with both numbers, or a volume with two sources: the server merges them, then refuses."""
 
     def both(request: web.Request) -> web.StreamResponse | None:
         if request.method != "PATCH":
@@ -214,7 +214,7 @@ async def test_a_conflict_while_the_fields_of_others_go_is_tried_again(cluster: 
 
 
 async def test_what_others_added_to_a_selector_goes_where_the_server_would_keep_it(cluster: Cluster) -> None:
-    """The fake server merges what is applied, as an old one does with selectors."""
+    """The fake server merges what is applied, as an old server does with selectors."""
     await cluster.apply(desired(spec={"selector": {"role": "router"}, "ports": [{"port": 1}]}))
     given = {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]}
     added = {"selector": {"role": "router", "more": "1"}, **given}

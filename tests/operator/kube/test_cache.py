@@ -1,4 +1,4 @@
-"""What is kept of the cluster, whatever order it comes in."""
+"""The caches keep the newest state, in whatever order states arrive."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def obj(name: str = "a", version: int = 1, *, kind: str = "Service", owner: str 
 
 
 class Told(Children):
-    """Children, and what was told since one last looked."""
+    """The cache of children, and the keys that changed since the last check."""
 
     def __init__(self) -> None:
         self.told: list[Key] = []
@@ -124,7 +124,7 @@ events = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "d", "e"
 
 @given(events, st.randoms(use_true_random=False))
 def test_whatever_comes_twice_or_late_the_newest_stays(history: list[tuple[str, str, bool]], random: Any) -> None:
-    """A watch delivers all versions in order; answers to writes and lists deliver some of them at any time before."""
+    """A watch delivers all versions in order; answers to writes and lists may deliver some of them earlier."""
     versions = [obj(name, i + 1, owner=owner) for i, (name, owner, _) in enumerate(history)]
     deliveries = [(i, version) for i, version in enumerate(versions)]
     early = [

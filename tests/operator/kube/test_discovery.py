@@ -1,4 +1,4 @@
-"""What a server is and has."""
+"""Discovery of the server's version and kinds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Events as `kubectl describe` wants them."""
+"""Events have the fields that `kubectl describe` needs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Routers that answer, that do not, and that answer nonsense."""
+"""Routers that answer, do not answer, or answer with something unexpected."""
 
 import json
 import socket

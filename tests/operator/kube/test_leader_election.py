@@ -1,4 +1,4 @@
-"""One replica works: taking, renewing, losing and handing over the Lease, with clocks that differ."""
+"""One replica leads: it takes, renews, loses and releases the Lease, although clocks differ."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"
 
 
 class Clock:
-    """Time as the test says."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -33,7 +33,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries and renewals without the wait."""
+    """Shortens the pauses between retries and renewals."""
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(module, "RENEW_SECONDS", 0.01)
 
@@ -56,7 +56,7 @@ def test_a_lease_is_free_without_a_holder_or_after_its_own_time_without_a_change
 
 @given(st.lists(st.tuples(st.floats(0.01, 40), st.booleans()), max_size=30), st.text())
 def test_no_stamp_of_another_clock_matters(looks: list[tuple[float, bool]], stamp: str) -> None:
-    """Free exactly when the last change was seen longer ago than the record's duration, whatever it says of time."""
+    """A Lease is free if its last change was seen longer ago than its duration, whatever its timestamps are."""
     sightings, now, changed, version = Sightings(), 0.0, 0.0, 0
     sightings.free(record("a", f"{stamp}0"), now)
     for pause, renewed in looks:
@@ -228,7 +228,7 @@ async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_need
 
 
 async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: KubeClient) -> None:
-    """The process in it works until it ended; a replica that begins meanwhile does not call itself ready."""
+    """The process in the pod leads until it ends; a replica that starts meanwhile is not ready."""
     spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
     await server.put(POD, PHASES)

@@ -1,4 +1,4 @@
-"""The cache follows the server through broken, silent and expired streams."""
+"""The operator's watches: kinds, namespaces, labels, Secrets, and the cache of children."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ def obj(name: str, namespace: str = "n", **body: Any) -> dict[str, Any]:
 
 
 class Followed:
-    """Watches, and what they said."""
+    """The watches, and the changes that they reported."""
 
     def __init__(self, api: KubeClient, *namespaces: str) -> None:
         self.changed: list[Key] = []
@@ -105,7 +105,7 @@ async def test_failures_are_counted_from_nothing(server: FakeServer, followed: F
 async def test_a_watch_that_is_always_refused_is_told_and_tried_ever_less_often(
     server: FakeServer, followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though each list, which is allowed, goes well."""
+    """Although every list succeeds."""
     server.fault = lambda request: status(403, "Forbidden", "no watch") if "watch" in request.query else None
     followed.watches.follow([CONFIG_MAPS])
     await until(lambda: "no watch; trying again" in caplog.text)

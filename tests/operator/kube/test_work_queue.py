@@ -1,4 +1,4 @@
-"""No key is lost, none is worked on twice at once, and failures wait ever longer, within bounds."""
+"""No key is lost, no key has two tasks at once, and the back-off after failures grows up to a limit."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ delays = st.floats(0, 300)
 
 
 class Machine(RuleBasedStateMachine):
-    """A schedule beside the simplest model of it: when each key is due, and which keys are worked on."""
+    """A schedule and a simple model of it: the time at which each key is due, and the keys with a running task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         assert self.schedule.waiting(self.now) == sum(at <= self.now for at in waiting)
 
     def teardown(self) -> None:
-        """Whatever was added and not taken comes, once."""
+        """Every key that was added and not taken is taken exactly once."""
         for key in self.running:
             self.schedule.succeeded(key, None)
         self.now += 10_000
@@ -101,7 +101,7 @@ def test_a_back_off_is_spread_and_bounded(failures: int) -> None:
 
 
 class Work:
-    """Work that lasts until it is let go, and what was seen of it."""
+    """A task that runs until the test releases it, and a record of its runs."""
 
     def __init__(self, *errors: BaseException) -> None:
         self.running: Counter[str] = Counter()
