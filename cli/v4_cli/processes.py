@@ -1,8 +1,8 @@
-"""Child processes: start, read, signal and stop them, and leave none behind. Knows nothing of what they do.
+"""Starts, reads, signals and stops child processes, and leaves none behind. Does not know what they do.
 
-A child has a session of its own, so that a terminal's Ctrl-C reaches the supervisor alone and whatever the child
-starts can be ended with it. It dies with its parent (child.py). Start children from a thread that lives as long as
-they shall: Linux takes the end of that thread for the end of the parent.
+A child has its own session, so that a terminal's Ctrl-C reaches only the supervisor, and so that all processes that the
+child started can be ended with it. A child is killed when its parent ends (child.py). Children must be started from a
+thread that lives as long as they do, since Linux treats the end of that thread as the end of the parent.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 _CHUNK_BYTES = 64 * 1024
 _LAST_OUTPUT_SECONDS = 1.0
-_LINE_END = re.compile(rb"[\r\n]+")  # a progress bar ends its lines with \r
+_LINE_END = re.compile(rb"[\r\n]+")  # with \r, since progress bars end their lines with it
 
 
 class Started(Protocol):
-    """A process that was started: asyncio's, or one like it."""
+    """A started process, with the attributes of asyncio.subprocess.Process that are used here."""
 
     @property
     def pid(self) -> int: ...
@@ -35,11 +35,11 @@ class Started(Protocol):
 
 
 class Child:
-    """One running or ended child process."""
+    """A child process, which runs or has ended."""
 
     def __init__(self, name: str, process: Started, output: int, on_line: Callable[[str], None]) -> None:
-        """`process` leads a session of its own. `output` is the descriptor that its output is read from; owned from
-        now on."""
+        """`process` must lead its own session. `output` is the descriptor from which its output is read; the Child
+        closes it."""
         self.name = name
         self.pid = process.pid
         self._process = process
@@ -49,8 +49,8 @@ class Child:
     async def start(
         cls, name: str, command: Sequence[str], environment: Mapping[str, str], on_line: Callable[[str], None]
     ) -> "Child":
-        """Start `command`; `on_line` gets each line of its stdout and stderr. Raises OSError."""
-        output, written = os.pipe()  # not asyncio's own pipe, with which waiting for the end means waiting for its EOF
+        """Starts `command`, and calls `on_line` with each line of its stdout and stderr. Raises OSError."""
+        output, written = os.pipe()  # with asyncio's own pipe, wait() would also wait for the end of the output
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(Path(child.__file__)), str(os.getpid()), *command),
@@ -69,23 +69,23 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process has not ended."""
         return self._process.returncode is None
 
     async def wait(self) -> int:
-        """Its exit code once it has ended and its output was handed on; minus the number of a signal that ended it."""
+        """Waits until the process has ended and its output was passed on. Returns its exit code, or -N for signal N."""
         return await asyncio.shield(self._end)
 
     def send(self, number: signal.Signals) -> None:
-        """Signal it and whatever it started, if it runs."""
+        """Signals the process and all processes of its group, if it runs."""
         if self.running:
             self._signal_group(number)
 
     async def _run(self, output: int, on_line: Callable[[str], None]) -> int:
-        reading = asyncio.create_task(_hand_on(output, on_line))
+        reading = asyncio.create_task(_read_lines(output, on_line))
         code = await self._process.wait()
-        self._signal_group(signal.SIGKILL)  # what it started and left behind
-        # Ends with the output, unless a process that left the group holds it open.
+        self._signal_group(signal.SIGKILL)  # processes that it started and did not end
+        # The reading ends with the output, unless a process that left the group still holds the output open.
         await asyncio.wait([reading], timeout=_LAST_OUTPUT_SECONDS)
         if not reading.done():
             reading.cancel()
@@ -98,7 +98,7 @@ class Child:
 
 
 async def stop(children: Sequence[Child], grace_seconds: float) -> None:
-    """SIGTERM to all, SIGKILL to those that still run after `grace_seconds`; returns when none runs."""
+    """Sends SIGTERM to all, and SIGKILL to those that still run after `grace_seconds`. Returns when all have ended."""
     for number, timeout in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
         running = [one for one in children if one.running]
         for one in running:
@@ -110,7 +110,7 @@ async def stop(children: Sequence[Child], grace_seconds: float) -> None:
 
 
 def describe_end(code: int) -> str:
-    """How a process ended, in words."""
+    """Returns a description of an exit code: "exit code 3", or the name of the signal."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -120,11 +120,14 @@ def describe_end(code: int) -> str:
 
 
 async def until_signal(work: Coroutine[Any, Any, T]) -> T | None:
-    """Run `work`; at the first SIGINT or SIGTERM cancel it and return None. Further signals change nothing."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    """Returns the result of `work`, or cancels it at the first SIGINT or SIGTERM and returns None.
+
+    Further signals are ignored.
+    """
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked.set)
-    task, signalled = asyncio.ensure_future(work), asyncio.ensure_future(asked.wait())
+        loop.add_signal_handler(number, stopping.set)
+    task, signalled = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()
     if not task.done():
@@ -133,8 +136,8 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T | None:
     return None if task.cancelled() else task.result()
 
 
-async def _hand_on(output: int, on_line: Callable[[str], None]) -> None:
-    """Call `on_line` with each line from this descriptor until it ends, then close it."""
+async def _read_lines(output: int, on_line: Callable[[str], None]) -> None:
+    """Calls `on_line` with each line that is read from the descriptor until its end, then closes the descriptor."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb", buffering=0)
