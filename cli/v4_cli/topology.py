@@ -1,6 +1,6 @@
-"""Which processes a local deployment has, what each is told, and which it cannot do without. Starts none.
+"""The processes of a local deployment: their settings, which ones it cannot serve without, and how to scrape them.
 
-It also says how Prometheus finds them.
+Pure: starts no process.
 """
 
 from collections import Counter
@@ -18,37 +18,39 @@ from v4_worker.config import WorkerConfig
 Role = Literal["router", "prefill", "decode"]
 
 HOST = "127.0.0.1"
-SCRAPE_LABELS = {"namespace": "local", "deployment": "local"}  # beside pod and role, as rules and dashboards expect
-DRAIN_SECONDS = 5.0  # for running requests, within the supervisor's own patience
-# Settings of workers that the deployment chooses.
+SCRAPE_LABELS = {"namespace": "local", "deployment": "local"}  # expected by rules and dashboards, with pod and role
+DRAIN_SECONDS = 5.0  # for running requests after SIGTERM; less than the supervisor's STOP_SECONDS
+# Settings of workers that are chosen by the deployment and cannot be given.
 _OWN = ("model", "host", "port", "monitoring_port", "token_file", "log_format")
 
 
 @dataclass(frozen=True)
 class LocalConfig:
-    """Settings of `v4serve local`. Raises ConfigError on values that cannot be used."""
+    """Settings of `v4serve local`. Raises ConfigError if a value cannot be used."""
 
     model: Path = field(default_factory=demo_model)  # folder of a checkpoint
-    prefill: int = 1  # workers; 0 = decode workers compute prompts too
-    decode: int = 1  # workers
-    port: int = 8000  # of the router; 0 = any free one
+    prefill: int = 1  # number of prefill workers; 0 = decode workers compute prompts too
+    decode: int = 1  # number of decode workers
+    port: int = 8000  # port of the router's API; 0 = any free port
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: str = "auto"  # of computing; auto = the checkpoint's own
-    format: str = "auto"  # of stored rows; auto = the checkpoint's own
+    dtype: str = "auto"  # type to compute in; auto = the checkpoint's own
+    format: str = "auto"  # format of the cache; auto = the checkpoint's own type
     worker: Mapping[str, object] = field(default_factory=dict)  # further settings of every worker
-    start_timeout_seconds: float = 600.0  # until the first token went through router, prefill and decode
+    start_timeout_seconds: float = 600.0  # until the first token has gone through router, prefill and decode
     log_format: LogFormat = "human"  # of every process
 
     def __post_init__(self) -> None:
         if self.prefill < 0 or self.decode < 1:
-            raise ConfigError("a deployment needs at least one decode worker and no negative number of prefill workers")
+            raise ConfigError(
+                f"prefill is {self.prefill} and decode {self.decode}: give at least 0 prefill and 1 decode workers"
+            )
         if not 0 <= self.port < 65536:
-            raise ConfigError(f"port is {self.port}: give one between 0 and 65535")
+            raise ConfigError(f"port is {self.port}: give a port between 0 and 65535")
         if self.start_timeout_seconds <= 0:
-            raise ConfigError("start_timeout_seconds must be greater than 0")
+            raise ConfigError(f"start_timeout_seconds is {self.start_timeout_seconds}: give more than 0")
         if own := [name for name in _OWN if name in self.worker]:
             raise ConfigError(f"worker: {own[0]} is chosen by the deployment: leave it out")
-        try:  # told here, by one line, and not by every child
+        try:  # checked here, so that the user gets one error instead of one from every child
             load(WorkerConfig, None, _worker_settings(self, 0))
         except ConfigError as error:
             raise ConfigError(f"worker: {error}") from None
@@ -56,19 +58,19 @@ class LocalConfig:
 
 @dataclass(frozen=True)
 class Process:
-    """One process to start."""
+    """A process to start."""
 
     name: str  # router, prefill-0, decode-1
     role: Role
-    settings: Mapping[str, object] = field(hash=False)  # what its --config file says
+    settings: Mapping[str, object] = field(hash=False)  # the content of its --config file
 
 
 def processes(
     config: LocalConfig, router_port: int, worker_ports: Sequence[int], monitoring_ports: Sequence[int]
 ) -> tuple[Process, ...]:
-    """Workers, prefill first, each on its port of `worker_ports`, then the router that knows them all.
+    """Returns the prefill workers, the decode workers and then their router.
 
-    Each of them answers Prometheus on its port of `monitoring_ports`.
+    `worker_ports`: one for each worker, in this order. `monitoring_ports`: one for each process, in this order.
     """
     ports = {"prefill": worker_ports[: config.prefill], "decode": worker_ports[config.prefill :]}
     roles: tuple[Role, Role] = ("prefill", "decode")
@@ -92,7 +94,7 @@ def processes(
 
 
 def scrape_config(started: Iterable[Process]) -> Mapping[str, object]:
-    """A configuration with which Prometheus sees them."""
+    """Returns a Prometheus configuration that scrapes these processes."""
     targets = [
         {
             "targets": [f"{HOST}:{process.settings['monitoring_port']}"],
@@ -105,7 +107,7 @@ def scrape_config(started: Iterable[Process]) -> Mapping[str, object]:
 
 
 def served_name(model: Path) -> str:
-    """What clients send as `model`: the checkpoint's folder name."""
+    """Returns the model name that clients send as `model`: the name of the checkpoint's folder."""
     return model.resolve().name
 
 
@@ -124,11 +126,11 @@ def _worker_settings(config: LocalConfig, port: int) -> dict[str, object]:
 
 
 def threads_per_worker(cpus: int, workers: int) -> int:
-    """Compute threads of each worker: an equal share of the machine, since more would only wait for each other."""
+    """Returns the compute threads of each worker: an equal share of the CPUs, since more threads would compete."""
     return max(1, cpus // workers)
 
 
 def lost_role(started: Iterable[Process], running: Iterable[Process]) -> Role | None:
-    """A role of which processes were started and none runs any more: the deployment cannot serve without it."""
+    """Returns a role without which the deployment cannot serve, because all its processes have ended; else None."""
     left = Counter(process.role for process in running)
     return next((process.role for process in started if not left[process.role]), None)

@@ -24,7 +24,7 @@ from v4_core.errors import ConfigError, GeometryError, RequestError
         (["plan", "--model", "pro", "--context", "1", "--memory", "much"], "memory: 'much' is no size"),
         (["plan", "--config", "none.yaml"], "none.yaml: cannot be read"),
         (["local", "--model", "nowhere"], "nowhere does not exist"),
-        (["local", "--model", "m", "--decode", "0"], "at least one decode worker"),
+        (["local", "--model", "m", "--decode", "0"], "prefill is 1 and decode 0: give at least"),
         (["demo", "--model", "nowhere"], "nowhere does not exist"),
         (["prefill"], "missing: model"),
         (["decode", "--model", "m", "--port", "70000"], "port must be within 0..65535"),

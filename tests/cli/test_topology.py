@@ -83,10 +83,10 @@ def test_which_deaths_are_survived() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decode": 0}, "at least one decode worker"),
-        ({"prefill": -1}, "no negative number of prefill workers"),
+        ({"decode": 0}, "prefill is 1 and decode 0: give at least"),
+        ({"prefill": -1}, "prefill is -1 and decode 1: give at least"),
         ({"port": 65536}, "port is 65536"),
-        ({"start_timeout_seconds": 0.0}, "must be greater than 0"),
+        ({"start_timeout_seconds": 0.0}, "start_timeout_seconds is 0.0: give more than 0"),
         ({"dtype": "fp8"}, "worker: dtype must be one of auto"),
         ({"format": "int3"}, "worker: format must be auto or one of"),
         ({"device": "cuda"}, "worker: device cuda is not supported"),
