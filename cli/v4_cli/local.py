@@ -22,10 +22,10 @@ from typing import Annotated
 
 import typer
 
-from v4_cli.called import v4serve
 from v4_cli.errors import USAGE, DeploymentError
 from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, LogFormatFlag
 from v4_cli.processes import Child, describe_end, stop, until_signal
+from v4_cli.program_name import program_name
 from v4_cli.topology import (
     HOST,
     LocalConfig,
@@ -231,8 +231,8 @@ def _greeting(deployment: LocalDeployment, name: str) -> str:
     url = deployment.url
     body = {"model": name, "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
     return f"""v4serve answers at {url}
-  watch it in a browser there, or in a terminal: {v4serve()} top {url}
-  give it something to do: {v4serve()} load {url}
+  watch it in a browser there, or in a terminal: {program_name()} top {url}
+  give it something to do: {program_name()} load {url}
   let Prometheus see it: prometheus --config.file={deployment.prometheus}
 
   curl -N {url}/v1/chat/completions -H 'content-type: application/json' \\

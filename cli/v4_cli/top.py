@@ -23,8 +23,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from v4_cli.called import v4serve
 from v4_cli.errors import Unreachable
+from v4_cli.program_name import program_name
 from v4_cli.top_view import frame
 from v4_core.errors import ConfigError
 from v4_router.facts import Facts, from_json
@@ -113,7 +113,7 @@ def _other_version() -> str:
 
 
 def _port_forward() -> str:
-    return f"kubectl port-forward deploy/NAME-router 9100, then {v4serve()} top http://127.0.0.1:9100"
+    return f"kubectl port-forward deploy/NAME-router 9100, then {program_name()} top http://127.0.0.1:9100"
 
 
 def _reason(error: Exception) -> str:
