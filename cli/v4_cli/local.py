@@ -1,13 +1,14 @@
-"""`v4serve local`: a router, prefill and decode workers on this machine, as children of one supervisor.
+"""`v4serve local`: runs a router, prefill and decode workers on this machine, as children of one supervisor.
 
-Starts them, waits until a token went through all of them, reports the dead, stops the rest. A worker's death is
-survived while another of its role runs. Which processes there are is topology.py's matter, how a process is held is
-processes.py's.
+The supervisor starts the processes, waits until a token has gone through router, prefill and decode, reports processes
+that end, and stops the others. The deployment survives the death of a worker while another one of its role runs.
+topology.py decides which processes there are, and processes.py runs a process.
 """
 
 import asyncio
 import errno
 import json
+import logging
 import os
 import signal
 import socket
@@ -15,14 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from v4_cli.errors import USAGE, DeploymentError
+from v4_cli.errors import USAGE, DeploymentError, needs
 from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, LogFormatFlag
 from v4_cli.processes import Child, describe_end, stop, until_signal
 from v4_cli.program_name import program_name
@@ -43,27 +44,31 @@ from v4_core.held_ports import held_for, held_ports
 from v4_core.logs import CLOCK, LogFormat, configure, relayed
 from v4_core.settings import load
 
-Command = Callable[[Process, Path], Sequence[str]]  # what starts a process, given its settings file
-Log = Callable[[str, str], None]  # name of a process, or v4serve; line
+if TYPE_CHECKING:
+    import httpx
 
-STOP_SECONDS = 8.0  # from SIGTERM to SIGKILL; all is over within 10 s
+Command = Callable[[Process, Path], Sequence[str]]  # returns the command that runs a process with a settings file
+Log = Callable[[str, str], None]  # takes the name of a process, or v4serve, and a line
+
+STOP_SECONDS = 8.0  # from SIGTERM to SIGKILL, so that everything has ended within 10 s
 _POLL_SECONDS = 0.1
 _PROGRESS_SECONDS = 5.0
+_READY_TIMEOUT_SECONDS = 2.0  # of one request to /ready
 
 
 def own_command(process: Process, settings: Path) -> Sequence[str]:
-    """This program's own sub-command for the role."""
+    """Returns this program's own sub-command for the role."""
     return [sys.executable, "-m", "v4_cli.main", process.role, "--config", str(settings)]
 
 
 def log_to_stderr(name: str, line: str) -> None:
-    """One line, behind the name of the process that wrote it, and the time where that process does not say it."""
-    said = f"{time.strftime(CLOCK)} {line}" if name == "v4serve" else line
-    print(f"{name:<10}| {said}", file=sys.stderr, flush=True)
+    """Logs a line after the name of its process; adds the time to the supervisor's own lines, which have none."""
+    text = f"{time.strftime(CLOCK)} {line}" if name == "v4serve" else line
+    print(f"{name:<10}| {text}", file=sys.stderr, flush=True)
 
 
 def log_as_json(name: str, line: str) -> None:
-    """The same as one JSON object."""
+    """Logs a line as one JSON object."""
     print(relayed(name, line), file=sys.stderr, flush=True)
 
 
@@ -71,23 +76,23 @@ LOGS: Mapping[LogFormat, Log] = {"human": log_to_stderr, "json": log_as_json}
 
 
 class LocalDeployment:
-    """A running deployment, as an async context manager: ready when entered, every process gone when left.
+    """A running deployment, as an async context manager: ready after the entry, all processes ended after the exit.
 
-    Entering raises ConfigError where the port is taken, and DeploymentError where the processes cannot be started or do
-    not become ready.
+    The entry raises ConfigError if the port is taken, and DeploymentError if the processes cannot be started or do not
+    become ready.
     """
 
     def __init__(self, config: LocalConfig, *, log: Log = log_to_stderr, command: Command = own_command) -> None:
         self.config = config
         self.url = ""
-        self.prometheus = Path()  # a configuration file for Prometheus, there as long as the deployment
+        self.prometheus = Path()  # a configuration file for Prometheus, deleted when the deployment ends
         self._log = log
         self._command = command
         self._children: dict[Process, Child] = {}
         self._watchers: list[asyncio.Task[None]] = []
         self._broken = asyncio.Event()
-        self._error: V4Error = DeploymentError("nothing ended")
-        self._resources = ExitStack()  # files and ports
+        self._error: V4Error = DeploymentError("no process has ended")  # set before `_broken` is
+        self._resources = ExitStack()  # files and reserved ports
 
     async def __aenter__(self) -> "LocalDeployment":
         try:
@@ -107,23 +112,25 @@ class LocalDeployment:
         await self._stop()
 
     async def run(self) -> None:
-        """Return never; raises DeploymentError once the router or the last worker of a role has ended,
-        ConfigError if its settings or model were wrong."""
+        """Waits until the deployment cannot serve, because the router or the last worker of a role has ended.
+
+        Raises ConfigError if the process ended because its settings or model were wrong, else DeploymentError.
+        """
         await self._broken.wait()
         raise self._error
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids by name (prefill-0, router), of the dead too."""
+        """Process ids by name, such as prefill-0 or router, including processes that have ended."""
         return {process.name: child.pid for process, child in self._children.items()}
 
     @property
     def addresses(self) -> dict[str, str]:
-        """host:port by name."""
+        """Addresses, host:port, by name."""
         return {process.name: f"{HOST}:{process.settings['port']}" for process in self._children}
 
     async def kill(self, role: Role, index: int = 0, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal one process and wait for its end."""
+        """Signals one process, and waits until it has ended."""
         self._child(role, index).send(number)
         await self._child(role, index).wait()
 
@@ -132,7 +139,7 @@ class LocalDeployment:
 
     async def _start(self) -> None:
         workers = self.config.prefill + self.config.decode
-        with _usable(self.config.port):  # so that none of the others is it
+        with _reserved(self.config.port):  # so that it is not among the ports reserved for the other processes
             held = self._resources.enter_context(held_ports(HOST, 2 * workers + 2))
         api, *ports = held
         started = processes(self.config, self.config.port or api, ports[:workers], ports[workers:])
@@ -156,29 +163,35 @@ class LocalDeployment:
         return lambda line: self._log(name, line)
 
     async def _watch(self, process: Process, child: Child) -> None:
-        """Report an end that nobody asked for."""
+        """Reports the end of a process, and whether the deployment can still serve."""
         code = await child.wait()
         self._log("v4serve", f"{process.name} has ended ({describe_end(code)})")
         running = [other for other, one in self._children.items() if one.running]
         if role := lost_role(self._children, running):
             what = "the router" if role == "router" else f"the last {role} worker"
             kind = ConfigError if code == USAGE else DeploymentError
-            self._error = kind(f"{what} has ended ({describe_end(code)}): see its last lines above")
+            self._error = kind(f"{what} has ended ({describe_end(code)}): see its last log lines above")
             self._broken.set()
 
     async def _until_ready(self) -> None:
-        started = shown = time.monotonic()
+        import httpx  # noqa: PLC0415
+
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it would log every poll
+        started = logged = time.monotonic()
         self._log("v4serve", f"starting {', '.join(process.name for process in self._children)}")
-        while not await _answers_ready(self.url):
-            if self._broken.is_set():
-                raise self._error
-            now = time.monotonic()
-            if now - started > self.config.start_timeout_seconds:
-                raise DeploymentError(f"not ready after {self.config.start_timeout_seconds:g} s: see the lines above")
-            if now - shown > _PROGRESS_SECONDS:
-                shown = now
-                self._log("v4serve", f"waiting for the first token, {now - started:.0f} s")
-            await asyncio.sleep(_POLL_SECONDS)
+        async with httpx.AsyncClient(base_url=self.url, timeout=_READY_TIMEOUT_SECONDS, trust_env=False) as client:
+            while not await _is_ready(client):
+                if self._broken.is_set():
+                    raise self._error
+                now = time.monotonic()
+                if now - started > self.config.start_timeout_seconds:
+                    raise DeploymentError(
+                        f"not ready after {self.config.start_timeout_seconds:g} s: see the log lines above"
+                    )
+                if now - logged > _PROGRESS_SECONDS:
+                    logged = now
+                    self._log("v4serve", f"waiting for the first token, {now - started:.0f} s")
+                await asyncio.sleep(_POLL_SECONDS)
         self._log("v4serve", f"ready after {time.monotonic() - started:.1f} s")
 
     async def _stop(self) -> None:
@@ -189,7 +202,7 @@ class LocalDeployment:
 
 
 async def serve(config: LocalConfig, command: Command = own_command) -> None:
-    """Serve until cancelled. Raises ConfigError or DeploymentError."""
+    """Serves until cancelled. Raises ConfigError or DeploymentError."""
     async with LocalDeployment(config, log=LOGS[config.log_format], command=command) as deployment:
         print(_greeting(deployment, served_name(config.model)), flush=True)
         await deployment.run()
@@ -198,19 +211,24 @@ async def serve(config: LocalConfig, command: Command = own_command) -> None:
 def local(
     *,
     model: Checkpoint = None,
-    prefill: Annotated[int | None, typer.Option(help="Prefill workers; 0: decode does all. (default: 1)")] = None,
-    decode: Annotated[int | None, typer.Option(help="Decode workers. (default: 1)")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API; 0: any free one. (default: 8000)")] = None,
+    prefill: Annotated[
+        int | None,
+        typer.Option(help="Number of prefill workers; 0: decode workers compute prompts too. (default: 1)"),
+    ] = None,
+    decode: Annotated[int | None, typer.Option(help="Number of decode workers. (default: 1)")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the API; 0: any free port. (default: 8000)")] = None,
     device: Device = None,
     dtype: Dtype = None,
     format: Format = None,  # noqa: A002
     log_format: LogFormatFlag = None,
     config: ConfigFile = None,
 ) -> None:
-    """Serve a model from this machine: a router, prefill and decode workers, one address.
+    """Serve a model on this machine, with a router, prefill and decode workers behind one address.
 
-    Stops everything at Ctrl-C or SIGTERM. A worker's death is reported and survived while another of its role runs.
+    Ctrl-C or SIGTERM stops everything. If a worker dies, serving goes on while another worker of its role runs.
     """
+    with needs("local"):
+        import httpx  # noqa: F401, PLC0415
     flags = {
         "model": model,
         "prefill": prefill,
@@ -223,7 +241,7 @@ def local(
     }
     settings = load(LocalConfig, config, flags)
     configure(settings.log_format)
-    ModelConfig.from_path(settings.model)  # a wrong path is told here, not by every child
+    ModelConfig.from_path(settings.model)  # raises here, so that a wrong path is one error and not one per child
     asyncio.run(until_signal(serve(settings)))
 
 
@@ -231,40 +249,38 @@ def _greeting(deployment: LocalDeployment, name: str) -> str:
     url = deployment.url
     body = {"model": name, "messages": [{"role": "user", "content": "Tell me a story."}], "stream": True}
     return f"""v4serve answers at {url}
-  watch it in a browser there, or in a terminal: {program_name()} top {url}
-  give it something to do: {program_name()} load {url}
-  let Prometheus see it: prometheus --config.file={deployment.prometheus}
+  watch it in a browser at this address, or in a terminal: {program_name()} top {url}
+  send it requests: {program_name()} load {url}
+  scrape it with Prometheus: prometheus --config.file={deployment.prometheus}
 
   curl -N {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{json.dumps(body)}'
 """
 
 
-async def _answers_ready(url: str) -> bool:
-    """Whether the router says that a token went through a pair of workers."""
-    port = int(url.rpartition(":")[2])
+async def _is_ready(client: "httpx.AsyncClient") -> bool:
+    """Returns whether the router has generated a token through a pair of workers."""
+    import httpx  # noqa: PLC0415
+
     try:
-        async with asyncio.timeout(2.0):
-            reader, writer = await asyncio.open_connection(HOST, port)
-            with closing(writer):
-                writer.write(f"GET /ready HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode())
-                status = await reader.readline()
-    except OSError:  # it does not listen yet; a timeout is one too
+        return (await client.get("/ready")).status_code == 200
+    except httpx.TransportError:  # the router does not listen yet, or does not answer in time
         return False
-    return status.split()[1:2] == [b"200"]
 
 
 @contextmanager
-def _usable(port: int) -> Iterator[None]:
-    """Keep `port` bound within the context; the router binds it later. Raises ConfigError where another program has it,
-    which is told so before anything starts."""
+def _reserved(port: int) -> Iterator[None]:
+    """Keeps `port` bound within the context; the router binds it later.
+
+    Raises ConfigError if the port cannot be bound, so that a taken port is reported before any process starts.
+    """
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind((HOST, port))
         except OSError as error:
             reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-            raise ConfigError(f"port {port} {reason}: choose another with --port, or 0 for any free one") from error
+            raise ConfigError(f"port {port} {reason}: choose another one as --port, or 0 for any free port") from error
         yield
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -65,7 +66,8 @@ def children_of(one: LocalDeployment) -> list[int]:
     return list(one.pids.values())
 
 
-async def test_ready_when_entered_and_gone_when_left() -> None:
+async def test_ready_when_entered_and_gone_when_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     log = Lines()
     async with deployment(log, prefill=2, decode=1, device="cpu") as one:
         assert await asyncio.to_thread(status, one.url) == 200
@@ -79,6 +81,7 @@ async def test_ready_when_entered_and_gone_when_left() -> None:
     assert own[0] == "starting prefill-0, prefill-1, decode-0, router"
     assert own[-1].startswith("ready after")
     assert len(own) == 2, "an end that was asked for is not reported"
+    assert "HTTP Request" not in caplog.text, "httpx logs every poll"
 
 
 async def test_the_file_for_prometheus_names_what_was_started() -> None:
@@ -125,7 +128,7 @@ async def test_nothing_goes_on_without_the_router() -> None:
 async def test_a_worker_that_cannot_start_stops_the_start() -> None:
     log = Lines()
     one = deployment(log, command=playing("dies"))
-    with pytest.raises(DeploymentError, match=r"worker has ended \(exit code 3\): see its last lines above"):
+    with pytest.raises(DeploymentError, match=r"worker has ended \(exit code 3\): see its last log lines above"):
         await one.__aenter__()
     assert gone(*children_of(one))()
     assert "cannot load the model" in log.of("prefill-0") + log.of("decode-0")
@@ -169,7 +172,7 @@ async def test_a_taken_port_is_reported_before_anything_starts() -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         one = deployment(Lines(), port=port)
-        with pytest.raises(ConfigError, match=f"port {port} is taken: choose another with --port"):
+        with pytest.raises(ConfigError, match=f"port {port} is taken: choose another one as --port"):
             await one.__aenter__()
         assert children_of(one) == []
 
@@ -179,7 +182,7 @@ def test_a_taken_port_ends_the_command_with_2(tmp_path: Path, capsys: pytest.Cap
     with socket.create_server((HOST, 0)) as taken:
         port = str(taken.getsockname()[1])
         assert run(["local", "--model", str(tmp_path), "--port", port]) == 2
-    assert capsys.readouterr().err.startswith(f"error: port {port} is taken: choose another with --port")
+    assert capsys.readouterr().err.startswith(f"error: port {port} is taken: choose another one as --port")
 
 
 SERVE = """
