@@ -105,7 +105,7 @@ class _Plain:
         """Answers /facts: the figures that the page and `v4serve top` draw."""
         router = self._router
         now = sample(router.metrics, time.monotonic())
-        known = facts(router.recent.add(now), now, fleet_status(router), router.fleet.waiting_for_room)
+        known = facts(router.recent.add(now), now, fleet_status(router), len(router.fleet.room_queue))
         return JSONResponse(asdict(known), headers={"cache-control": "no-store"})
 
     async def page(self, _: Request) -> Response:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from v4_router.errors import ClientGone, DeadlineExceeded
 from v4_router.fleet import Fleet
 from v4_router.flow import Flow
-from v4_router.generation import Generation, Note
+from v4_router.generation import GenerationRequest, Note
 from v4_router.output import ChoiceOutput, Delta
 from v4_router.timing import Timing
 
@@ -23,7 +23,7 @@ class Exchange:
     """
 
     def __init__(
-        self, prompts: Sequence[Generation], outputs: Sequence[ChoiceOutput], fleet: Fleet, timing: Timing
+        self, prompts: Sequence[GenerationRequest], outputs: Sequence[ChoiceOutput], fleet: Fleet, timing: Timing
     ) -> None:
         """`outputs`: one per choice, prompt by prompt. All prompts have the same deadline."""
         self.outputs = outputs

@@ -1,4 +1,4 @@
-"""What is to be generated from a prompt, and the words in which a flow and its loop speak of it."""
+"""What is to be generated from a prompt, and the types that a flow and the loop of its request exchange."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from v4_core.v1 import worker_pb2 as pb
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationRequest:
     """What is to be generated from one prompt."""
 
     id: str
@@ -21,8 +21,8 @@ class Generation:
     deadline: float  # on the event loop's clock
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
-    tenant: bytes = b""  # shares no cached block with any other
-    trace: Context = NO_CONTEXT  # that workers' spans belong to; empty = nobody traces
+    tenant: bytes = b""  # cached blocks are shared only within a tenant
+    trace: Context = NO_CONTEXT  # parent of the workers' spans; empty = the request is not traced
 
 
 @dataclass(slots=True)
@@ -31,27 +31,27 @@ class Emit:
 
     choice: int
     ids: list[int]
-    logprobs: list[pb.TokenLogprobs]  # one per id, if asked for
+    logprobs: list[pb.TokenLogprobs]  # one per id, if the request wants them
     finish: str | None = None  # stop | length
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened to a flow, for its trace."""
+    """An event in the trace of a request."""
 
     name: str
     at: float  # seconds, on the clock of the request's timing
     facts: Attributes
 
 
-Note = Callable[[], list[Emit]]  # something that happened; called, it does what follows and gives new tokens
+Note = Callable[[], list[Emit]]  # handles something that happened, and returns the new tokens
 
 
 class Inbox(Protocol):
-    """The loop that a flow lives in, which calls notes one after another."""
+    """The loop of a request, which calls notes one after another."""
 
     def post(self, note: Note, after_seconds: float = 0.0) -> None:
-        """Have the note called in its turn."""
+        """Queues a note, after a delay if one is given."""
 
     def seconds_left(self) -> float:
-        """Until the request's deadline."""
+        """Returns the seconds until the request's deadline."""

@@ -9,8 +9,8 @@ from v4_core.sampling import Sampling
 from v4_core.tracing import NO_CONTEXT, Context
 from v4_router.chat import Message, Mode, Segment, encode_chat
 from v4_router.errors import BadRequest, UnknownModel
-from v4_router.fleet import Limits
-from v4_router.generation import Generation
+from v4_router.fleet import AdmissionLimits
+from v4_router.generation import GenerationRequest
 from v4_router.schemas import ChatBody, ChatTemplateKwargs, CompletionBody
 from v4_router.tokenizer import Tokenizer
 
@@ -33,7 +33,7 @@ class Job:
 
     chat: bool
     thinking: bool  # whether the answer begins with reasoning
-    prompts: tuple[Generation, ...]
+    prompts: tuple[GenerationRequest, ...]
     n: int
     stops: tuple[str, ...]
     stream: bool
@@ -49,7 +49,7 @@ def check_model(body: ChatBody | CompletionBody, served_name: str) -> None:
 
 
 async def prepare(
-    body: ChatBody | CompletionBody, ticket: Ticket, mode: Mode, tokenizer: Tokenizer, limits: Limits
+    body: ChatBody | CompletionBody, ticket: Ticket, mode: Mode, tokenizer: Tokenizer, limits: AdmissionLimits
 ) -> Job:
     """Encodes the prompts, checks them against the limits and fills in defaults. `mode` is the model's default.
 
@@ -118,12 +118,12 @@ def _chat_logprobs(body: ChatBody) -> int | None:
 
 
 def _generation(
-    body: ChatBody | CompletionBody, ticket: Ticket, index: int, prompt: bytes, top: int | None, limits: Limits
-) -> Generation:
+    body: ChatBody | CompletionBody, ticket: Ticket, index: int, prompt: bytes, top: int | None, limits: AdmissionLimits
+) -> GenerationRequest:
     asked = body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         asked = body.max_completion_tokens
-    return Generation(
+    return GenerationRequest(
         id=f"{ticket.id}-{index}" if index else ticket.id,
         prompt=prompt,
         n=body.n or 1,
@@ -137,7 +137,7 @@ def _generation(
     )
 
 
-def _max_tokens(prompt: bytes, asked: int | None, where: str, limits: Limits) -> int:
+def _max_tokens(prompt: bytes, asked: int | None, where: str, limits: AdmissionLimits) -> int:
     """Returns how many tokens may be generated. Raises BadRequest if the prompt or `asked` tokens do not fit."""
     tokens = len(prompt) // 4
     if tokens > limits.max_model_len - 1:
@@ -158,7 +158,7 @@ def _max_tokens(prompt: bytes, asked: int | None, where: str, limits: Limits) ->
     return room if asked is None else asked
 
 
-def _sampling(body: ChatBody | CompletionBody, top: int | None, limits: Limits) -> Sampling:
+def _sampling(body: ChatBody | CompletionBody, top: int | None, limits: AdmissionLimits) -> Sampling:
     return Sampling(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=max(0, body.top_k or 0),
@@ -173,7 +173,7 @@ def _sampling(body: ChatBody | CompletionBody, top: int | None, limits: Limits) 
     )
 
 
-def _bias(named: dict[str, float], limits: Limits) -> dict[int, float]:
+def _bias(named: dict[str, float], limits: AdmissionLimits) -> dict[int, float]:
     result = {}
     for key, value in named.items():
         if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) >= limits.vocab_size:

@@ -11,14 +11,13 @@ from v4_core.metrics import SECONDS, TOKENS, process_registry
 from v4_core.v1 import worker_pb2 as pb
 from v4_router.errors import Unauthorized, statuses
 from v4_router.fleet import Fleet
-from v4_router.placement import REASONS
+from v4_router.placement import REASONS, RETRY
 
 _ROLES = ("prefill", "decode")
 _ENDPOINTS = ("completions", "chat")
 OTHER = "other"  # endpoint of a request that was refused for its key and is for none of them
 _FINISHES = ("stop", "length", "abort", "error")
 _RATIOS = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0)
-RETRY = "retry"  # reason of a placement after another one failed, whatever placement itself says
 
 
 @dataclass(slots=True)
@@ -211,7 +210,7 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily(
             "v4serve_requests_waiting_for_room",
             "Prompts whose caches wait at prefill workers until a decode worker has room for them",
-            self._fleet.waiting_for_room,
+            len(self._fleet.room_queue),
         )
         labels = ("worker", "role")
         up = GaugeMetricFamily("v4serve_worker_up", "1 while the router is connected to the worker", labels=labels)

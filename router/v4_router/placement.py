@@ -12,6 +12,7 @@ PREFIX: Final = "prefix"
 LEAST_QUEUED: Final = "least-queued"
 NO_PREFILL_WORKER: Final = "no-prefill-worker"
 NO_PREFILL_LEFT: Final = "no-prefill-left"
+RETRY: Final = "retry"  # instead of these, for a placement after a failure
 REASONS: Final = (PREFIX, LEAST_QUEUED, NO_PREFILL_WORKER, NO_PREFILL_LEFT)
 
 

@@ -1,36 +1,39 @@
-"""Proofs that workers work, before any request is sent there: each new worker makes tokens with one that is proven.
+"""Probes of workers: each new worker generates two tokens, together with a proven one, before it gets any request.
 
-A decode worker without a proven prefill worker of its kind makes two tokens alone; a prefill worker's token always goes
-through a transfer and a decode worker. A worker that came back as another process is proven anew.
+A decode worker without a proven prefill worker of its kind generates them alone; a prefill worker's probe always goes
+through a transfer to a proven decode worker. A worker that restarts as another process is probed again.
 """
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import partial
 
 from v4_core.fingerprint import difference
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
+from v4_router import actions, events
+from v4_router.advance import advance
 from v4_router.background import Background
+from v4_router.choice_group import ChoiceGroup, Prompt, RemoteLeg
 from v4_router.fleet import Fleet
+from v4_router.generation import GenerationRequest
 from v4_router.metrics import Metrics
-from v4_router.workers import Leg, WorkerLink
+from v4_router.placement import LEAST_QUEUED, Placement
+from v4_router.start_message import start_message
+from v4_router.workers import WorkerLink
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.05  # between two looks for workers to prove
-_PAUSE_SECONDS = (0.05, 1.0)  # first and longest before a worker is tried again
-_START_SECONDS = 10.0  # for a proven prefill worker to begin; a longer queue says nothing of decode
+_LOOK_SECONDS = 0.05  # between two searches for workers to probe
+_PAUSE_SECONDS = (0.05, 1.0)  # first and longest pause before a worker is probed again
+_START_SECONDS = 10.0  # for a proven prefill worker to begin; a longer queue there says nothing about decode
 _TIMEOUT_SECONDS = 60.0  # the first step on a worker may compile
-
-_Heard = tuple[WorkerLink, pb.Event | None]
 
 
 class ProbeFailed(Exception):
-    """No token came through; `link` is where it ended."""
+    """A probe failed on the worker `link`."""
 
     def __init__(self, link: WorkerLink, message: str) -> None:
         super().__init__(f"probe of {link.role} worker {link.address}: {message}")
@@ -38,7 +41,7 @@ class ProbeFailed(Exception):
 
 
 class Prober:
-    """Keeps every worker proven that may be."""
+    """Probes every worker that is connected and not proven yet."""
 
     def __init__(self, fleet: Fleet, metrics: Metrics, token: int, background: Background) -> None:
         """`token`: the id of the one-token prompt."""
@@ -46,11 +49,11 @@ class Prober:
         self._metrics = metrics
         self._prompt = token.to_bytes(4, "little")
         self._background = background
-        self.paired = False  # a token once went through prefill, transfer and decode
+        self.paired = False  # a probe has passed through prefill, transfer and decode
         self._busy: set[WorkerLink] = set()
 
     async def run(self) -> None:
-        """Prove workers as they come, all at once, until cancelled."""
+        """Probes new workers concurrently, until cancelled."""
         while True:
             for link in self._fleet.links.values():
                 if link.open and not link.probed and link not in self._busy:
@@ -62,15 +65,15 @@ class Prober:
         pause, longest = _PAUSE_SECONDS
         try:
             while link.open and not link.probed:
-                if await self._tried(link):
+                if await self._probe(link):
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, longest)
         finally:
             self._busy.discard(link)
 
-    async def _tried(self, link: WorkerLink) -> bool:
-        """One attempt; whether the worker is proven by it."""
+    async def _probe(self, link: WorkerLink) -> bool:
+        """Runs one probe. Returns whether it proved the worker."""
         began = time.perf_counter()
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
@@ -89,19 +92,19 @@ class Prober:
         link.error = ""
         if done:
             self._metrics.probe_seconds.observe(time.perf_counter() - began)
-            link.probed = True
+            link.prove()
             log.info("%s worker %s takes requests", link.role, link.address)
         return done
 
     async def _prefill(self, link: WorkerLink) -> bool:
-        """False while there is nobody to decode for it. Raises ProbeFailed where all who are there may not."""
+        """Returns False until there is a proven decode worker. Raises ProbeFailed if none could continue its caches."""
         partner = self._proven(self._fleet.decode, link)
         if partner is not None:
-            await self._pair(link, partner)
+            await self._run(link, partner)
             return True
         revision, own = link.kind
         if any(other.open and other.kind == link.kind for other in self._fleet.decode):
-            return False  # one is there, and is about to be proven
+            return False  # a decode worker of its kind is about to be proven
         for other in self._fleet.decode:
             if other.usable and other.endpoint.revision == revision:
                 raise ProbeFailed(
@@ -116,92 +119,102 @@ class Prober:
         source = self._proven(self._fleet.prefill, link)
         if source is not None:
             try:
-                await self._pair(source, link)
+                await self._run(source, link)
                 return True
             except ProbeFailed as error:
                 if error.link is link:
                     raise
-        await self._alone(link)  # prefill's trouble is not decode's
+        await self._run(None, link)  # a failure of the prefill worker says nothing about this one
         return True
 
     def _proven(self, links: list[WorkerLink], other: WorkerLink) -> WorkerLink | None:
         usable = [link for link in links if link.usable and link.kind == other.kind]
         return random.choice(usable) if usable else None
 
-    async def _alone(self, link: WorkerLink) -> None:
-        heard: asyncio.Queue[_Heard] = asyncio.Queue()
-        with _dropped([self._send(link, self._start(pb.WHOLE), heard)]):
-            while not _finished(await _next(heard)):
-                pass
+    async def _run(self, prefill: WorkerLink | None, decode: WorkerLink) -> None:
+        """Raises ProbeFailed or TimeoutError."""
+        await _Probe(self._prompt, prefill, decode, self._metrics).run()
+        self.paired |= prefill is not None
 
-    async def _pair(self, prefill: WorkerLink, decode: WorkerLink) -> None:
-        """A token from prefill, its cache to decode, and one more from there."""
-        heard: asyncio.Queue[_Heard] = asyncio.Queue()
-        start = self._start(pb.PREFILL)
-        legs = [self._send(prefill, start, heard)]
-        with _dropped(legs):
-            start.source.address, start.source.lease = prefill.address, await _lease(heard, prefill)
-            start.phase = pb.DECODE
-            legs.append(self._send(decode, start, heard))
-            adopted = False
-            event = pb.Event()
-            while not (adopted and _finished(event)):
-                event = await _next(heard)
-                if event.HasField("adopted"):
-                    adopted = True
-                    self._metrics.transferred(event.adopted, decode.endpoint.revision)
-        self.paired = True
 
-    def _start(self, kind: pb.Phase) -> pb.Start:
-        return pb.Start(
-            request=f"probe-{random.getrandbits(64):016x}",
-            phase=kind,
-            prompt_ids=self._prompt,
+class _Probe:
+    """A request of two tokens on given workers; its first failure ends it."""
+
+    def __init__(self, prompt: bytes, prefill: WorkerLink | None, decode: WorkerLink, metrics: Metrics) -> None:
+        request = GenerationRequest(
+            id=f"probe-{random.getrandbits(64):016x}",
+            prompt=prompt,
             n=1,
             max_tokens=2,  # the first comes from prefill, the second from decode
             ignore_eos=True,
-            sampling=Sampling(temperature=0.0).to_proto(),
-            deadline_ms=int(1000 * _TIMEOUT_SECONDS),
+            sampling=Sampling(temperature=0.0),
+            deadline=asyncio.get_running_loop().time() + _TIMEOUT_SECONDS,
         )
+        self._group = ChoiceGroup(Prompt(request), request.id, (0,))
+        self._prefill = prefill
+        self._decode = decode
+        self._metrics = metrics
+        self._began = prefill is None  # prefill admitted the request
+        self._failure = ""
+        self._inbox: asyncio.Queue[tuple[RemoteLeg, pb.Event | None]] = asyncio.Queue()
 
-    @staticmethod
-    def _send(link: WorkerLink, start: pb.Start, heard: asyncio.Queue[_Heard]) -> Leg:
-        sent = pb.Start()
-        sent.CopyFrom(start)
-        return link.start(sent, 1, lambda event: heard.put_nowait((link, event)))
+    async def run(self) -> None:
+        """Raises ProbeFailed."""
+        try:
+            self._advance(events.Begin(), self._prefill or self._decode)
+            if self._prefill is not None:
+                await self._begin(self._prefill)
+            while not self._group.over:
+                await self._next()
+        finally:
+            self._advance(events.Closed(), self._decode)
 
+    async def _begin(self, prefill: WorkerLink) -> None:
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                while not self._began:
+                    await self._next()
+        except TimeoutError:
+            raise ProbeFailed(prefill, f"did not begin within {_START_SECONDS:g} s") from None
 
-@contextmanager
-def _dropped(legs: list[Leg]) -> Iterator[None]:
-    """Ends the legs with the context; on their workers too, unless all has come through."""
-    cancel: int | None = 0
-    try:
-        yield
-        cancel = None
-    finally:
-        for leg in legs:
-            leg.link.drop(leg, cancel)
+    async def _next(self) -> None:
+        leg, message = await self._inbox.get()
+        link = self._link(leg)
+        if (event := events.leg_event(leg, message, link.role)) is not None:
+            self._advance(event, link)
 
+    def _link(self, leg: RemoteLeg) -> WorkerLink:
+        return self._prefill if leg.phase == pb.PREFILL and self._prefill is not None else self._decode
 
-async def _next(heard: asyncio.Queue[_Heard]) -> pb.Event:
-    """Raises ProbeFailed if a leg ended."""
-    link, event = await heard.get()
-    if event is None:
-        raise ProbeFailed(link, "the worker was lost")
-    if event.HasField("failed"):
-        raise ProbeFailed(link, f"{pb.Reason.Name(event.failed.reason)}: {event.failed.message}")
-    return event
+    def _advance(self, event: events.Event, link: WorkerLink) -> None:
+        """`link`: the worker to blame if the probe fails now."""
+        for action in advance(self._group, event):
+            self._perform(action, link)
 
+    def _perform(self, action: actions.Action, link: WorkerLink) -> None:
+        match action:
+            case actions.Place():
+                prefill = None if self._prefill is None else self._prefill.address
+                self._advance(events.Placed(Placement(prefill, self._decode.address, LEAST_QUEUED)), link)
+            case actions.FindPartner():
+                self._advance(events.PartnerFound(self._decode.address), link)
+            case actions.StartLeg(leg):
+                start = start_message(self._group, action, _TIMEOUT_SECONDS)
+                deliver = partial(self._deliver, leg)
+                self._link(leg).start(start, action.uncached_tokens, deliver)
+            case actions.DropLeg(leg, cancel):
+                self._link(leg).drop(leg.request, leg.attempt, cancel)
+            case actions.LegBegan():
+                self._began = True
+            case actions.RecordTransfer(leg, adopted):
+                self._metrics.transferred(adopted, self._link(leg).endpoint.revision)
+            case actions.RecordFailure(_, reason, message):
+                lost = reason == events.LOST
+                self._failure = "the worker was lost" if lost else f"{pb.Reason.Name(reason)}: {message}"
+            case actions.CountRetry() | actions.WaitForRoom() | actions.Split():
+                raise ProbeFailed(link, self._failure or "the worker gave the request back")
+            case actions.Fail(error):
+                raise ProbeFailed(link, self._failure or str(error))
 
-async def _lease(heard: asyncio.Queue[_Heard], prefill: WorkerLink) -> int:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_START_SECONDS):
-            while True:
-                event = await _next(heard)
-                if event.HasField("started"):
-                    return event.started.lease
-    raise ProbeFailed(prefill, f"did not begin within {_START_SECONDS:g} s")
-
-
-def _finished(event: pb.Event) -> bool:
-    return event.HasField("tokens") and event.tokens.finish == pb.LENGTH
+    def _deliver(self, leg: RemoteLeg, message: pb.Event | None) -> None:
+        self._inbox.put_nowait((leg, message))

@@ -53,7 +53,7 @@ def facts(ended: Ended, times: Breakdown, exchange: Exchange | None) -> dict[str
     if exchange is not None:
         flows = exchange.flows
         found |= {
-            "prompt_tokens": sum(len(flow.job.prompt) // 4 for flow in flows),
+            "prompt_tokens": sum(len(flow.request.prompt) // 4 for flow in flows),
             "cached_tokens": sum(flow.cached_tokens for flow in flows),
             "generated_tokens": sum(output.tokens for output in exchange.outputs),
             "prefill_worker": _each(flow.pair[0] for flow in flows),

@@ -103,6 +103,6 @@ def _answer(exchange: Exchange) -> Attributes:
     outputs = exchange.outputs
     return {
         "gen_ai.response.finish_reasons": [output.finish for output in outputs if output.finish is not None],
-        "gen_ai.usage.input_tokens": sum(len(flow.job.prompt) // 4 for flow in exchange.flows),
+        "gen_ai.usage.input_tokens": sum(len(flow.request.prompt) // 4 for flow in exchange.flows),
         "gen_ai.usage.output_tokens": sum(output.tokens for output in outputs),
     }

@@ -11,12 +11,12 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from v4_core.blocks import BLOCK_TOKENS
 from v4_core.token import TokenFile, metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as rpc
@@ -48,14 +48,9 @@ class WrongWorker(Exception):
     """Something else than a working worker of the expected role answers at an address."""
 
 
-@dataclass(slots=True)
-class Leg:
-    """One attempt of a request on one worker, from Start until it is dropped."""
-
-    link: "WorkerLink"
-    request: str
-    attempt: int
-    kind: pb.Phase
+def blocks_needed(tokens: int, choices: int) -> int:
+    """Block slots for a cache of so many tokens that so many choices continue."""
+    return -(-tokens // BLOCK_TOKENS) + choices
 
 
 class WorkerLink:
@@ -90,7 +85,10 @@ class WorkerLink:
         self._legs: dict[tuple[str, int], Deliver] = {}
         self._outgoing: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()  # None: the stream is over
         self._sent_tokens = 0  # prompt tokens sent since the last report, which cannot know of them
-        self._sent_sequences = 0
+        self._sent_sequences = 0  # likewise
+        self._sent_blocks = 0  # likewise
+        self._refused = False  # a leg for want of room, since the last report
+        self.on_change: Callable[[WorkerLink], None] = lambda link: None  # called after a report, and at its loss
         self._heard = False  # within the present period of silence
 
     @property
@@ -113,6 +111,11 @@ class WorkerLink:
         """Revision and fingerprint: caches move between equals only."""
         return self.endpoint.revision, self.info.fingerprint
 
+    def prove(self) -> None:
+        """A token went through this process: it takes requests."""
+        self.probed = True
+        self.on_change(self)
+
     def view(self, cached_tokens: int = 0) -> WorkerView:
         """As placement sees it."""
         return WorkerView(
@@ -126,22 +129,22 @@ class WorkerLink:
     def has_room(self, blocks: int, tails: int) -> bool:
         """Whether so many blocks and live tails are to be had, as last reported and less what was sent since."""
         load = self.load
-        enough = load.slots_free + load.slots_evictable >= blocks
-        return enough and load.tails_used + self._sent_sequences + tails <= load.tails_total
+        enough = load.slots_free + load.slots_evictable >= blocks + self._sent_blocks
+        return not self._refused and enough and load.tails_used + self._sent_sequences + tails <= load.tails_total
 
-    def start(self, start: pb.Start, uncached_tokens: int, deliver: Deliver) -> Leg:
-        """Send a leg; its events go to `deliver` until it is dropped."""
+    def start(self, start: pb.Start, uncached_tokens: int, deliver: Deliver) -> None:
+        """Sends a leg; its events go to `deliver` until it is dropped. The stream's loss is None, the last of them."""
         self._legs[start.request, start.attempt] = deliver
         self._outgoing.put_nowait(pb.ToWorker(start=start))
         self._sent_tokens += uncached_tokens
         self._sent_sequences += start.n
-        return Leg(self, start.request, start.attempt, start.phase)
+        self._sent_blocks += blocks_needed((len(start.prompt_ids) + len(start.output_ids)) // 4, start.n)
 
-    def drop(self, leg: Leg, cancel_attempt: int | None) -> None:
-        """Hear no more of a leg. With `cancel_attempt`, the highest attempt of its request so far, end it there too."""
-        open_here = self._legs.pop((leg.request, leg.attempt), None) is not None
+    def drop(self, request: str, attempt: int, cancel_attempt: int | None) -> None:
+        """Delivers no more events of a leg. With `cancel_attempt`, the highest of its request, also cancels it."""
+        open_here = self._legs.pop((request, attempt), None) is not None
         if open_here and cancel_attempt is not None:
-            cancel = pb.Cancel(request=leg.request, attempt=cancel_attempt)
+            cancel = pb.Cancel(request=request, attempt=cancel_attempt)
             self._outgoing.put_nowait(pb.ToWorker(cancel=cancel))
         self._leave_if_over()
 
@@ -231,9 +234,13 @@ class WorkerLink:
             if message.HasField("load"):
                 self._report(message.load)
             for event in message.events:
+                # The load may be older than the refusal that it comes with: only the next one can show room.
+                self._refused |= event.HasField("failed") and event.failed.reason == pb.OVERLOADED
                 deliver = self._legs.get((event.request, event.attempt))
                 if deliver is not None:
                     deliver(event)
+            if message.HasField("load"):
+                self.on_change(self)
 
     @staticmethod
     async def _requests(outgoing: asyncio.Queue[pb.ToWorker | None]) -> AsyncIterator[pb.ToWorker]:
@@ -251,10 +258,12 @@ class WorkerLink:
                 raise WrongWorker(f"describes itself, but sent nothing on its stream for {self._timeout:g} s")
             if not self._heard:
                 self._report((await self._describe(stub)).load)
+                self.on_change(self)
 
     def _report(self, load: pb.Load) -> None:
         self.load = load
-        self._sent_tokens = self._sent_sequences = 0
+        self._sent_tokens = self._sent_sequences = self._sent_blocks = 0
+        self._refused = False
 
     def _lose(self) -> None:
         self.up = False
@@ -262,6 +271,7 @@ class WorkerLink:
         for deliver in legs.values():
             deliver(None)
         self._leave_if_over()
+        self.on_change(self)
 
 
 def _told(error: grpc.aio.AioRpcError) -> str:

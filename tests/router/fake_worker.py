@@ -108,6 +108,7 @@ class FakeWorker(rpc.WorkerServicer):
         self.token = ""  # the secret that callers must send
         self.remembers = False  # whether prefixes of the tenant's earlier prompts are cached
         self._known: set[bytes] = set()
+        self._leased: dict[str, tuple[int, Callable[..., None]]] = {}  # by request
         self.fingerprint = "one"
         self.tokenizer = ""
         self.max_model_len = max_model_len
@@ -146,6 +147,12 @@ class FakeWorker(rpc.WorkerServicer):
     def endpoint(self, **changes: Any) -> WorkerEndpoint:
         """Returns the endpoint as discovery reports it."""
         return WorkerEndpoint(self.address, self.role, **changes)  # type: ignore[arg-type]
+
+    def expire(self, request: str) -> None:
+        """End the request's lease: no decode worker pulled its cache in time."""
+        lease, send = self._leased[request]
+        send(failed=pb.Failed(reason=pb.TRANSFER, message="no decode worker pulled the cache"))
+        self.caches.drop(self.address, lease)
 
     @property
     def idle(self) -> bool:
@@ -249,6 +256,7 @@ class FakeWorker(rpc.WorkerServicer):
     async def _prefill(self, start: pb.Start, send: Callable[..., None]) -> None:
         lease = next(self.caches.numbers)
         cache = self.caches.hold(self.address, lease)
+        self._leased[start.request] = (lease, send)
         try:
             send(started=pb.Started(cached_tokens=self._cached(start), lease=lease))
             await self.may_prefill.wait()

@@ -228,7 +228,7 @@ async def test_facts_count_the_requests_that_wait_for_room(deploy: Deploy) -> No
     d.decode[0].refuse_always = pb.OVERLOADED
     d.decode[0].tails = 0
     asked = asyncio.create_task(d.complete([10] * 300, max_tokens=5))
-    await until(lambda: d.router.fleet.waiting_for_room == 1, "the cache waits")
+    await until(lambda: len(d.router.fleet.room_queue) == 1, "the cache waits")
     assert (await d.http.get("/facts")).json()["router"]["waiting_for_room"] == 1
     asked.cancel()
 

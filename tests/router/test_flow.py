@@ -31,6 +31,11 @@ def used(workers: list[FakeWorker]) -> FakeWorker:
     return worker
 
 
+async def waiting(d: Deployment, count: int) -> None:
+    """Until so many caches wait for room."""
+    await until(lambda: len(d.router.fleet.room_queue) == count, f"{count} wait")
+
+
 async def completed(response: "asyncio.Task[httpx.Response]", tokens: int, n: int = 1) -> None:
     """The answer has the right tokens in every choice."""
     answer = await response
@@ -179,7 +184,7 @@ async def test_what_nobody_takes_over_waits_for_who_comes(deploy: Deploy, n: int
 
 
 async def test_what_nobody_takes_over_ends_with_one_error(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("v4_router.flow._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("v4_router.advance.PATIENCE_SECONDS", 0.3)
     d = await deploy(1, 1)
     slow(d)
     victim = d.decode[0]
@@ -322,7 +327,7 @@ async def test_room_goes_to_who_waited_longest(deploy: Deploy) -> None:
     for _ in range(4):
         asked.append(ask(d, 3))
         count = len(asked)
-        await until(lambda count=count: len(d.router.fleet.line) == count, "it waits")  # type: ignore[misc]
+        await waiting(d, count)
     d.decode[0].refuse_always = None
     d.decode[0].tails = 1
     order: list[int] = []
@@ -331,31 +336,77 @@ async def test_room_goes_to_who_waited_longest(deploy: Deploy) -> None:
     for task in asked:
         await completed(task, 3)
     assert order == [0, 1, 2, 3]
-    assert not d.router.fleet.line
+    assert not d.router.fleet.room_queue
     await d.idle()
 
 
-async def test_who_computes_again_keeps_its_place_and_holds_nobody_up(deploy: Deploy) -> None:
+@pytest.mark.usefixtures("short_silence")
+async def test_a_waiter_whose_lease_expired_holds_nobody_up(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     d.decode[0].tails = 0
     d.decode[0].refuse_always = pb.OVERLOADED
     first = ask(d, 3)
-    await until(lambda: len(d.router.fleet.line) == 1, "it waits")
-    (waiting,) = d.router.fleet.line
-    (part,) = waiting._parts
-    waiting._restart(part)
-    assert not waiting.looks_for_room
-    assert list(d.router.fleet.line) == [waiting]
+    await waiting(d, 1)
+    second = ask(d, 3)
+    await waiting(d, 2)
+    d.prefill[0].hangs = True
+    d.prefill[0].expire(d.prefill[0].starts[0].request)
+    await until(lambda: len(d.prefill[0].starts) == 3, "the first is computed again")
+    assert len(d.router.fleet.room_queue) == 1
     d.decode[0].refuse_always = None
     d.decode[0].tails = 1
-    await completed(first, 3)
+    await completed(second, 3)
+    assert not first.done()
+    assert await d.metric("v4serve_retries_total") == 0, "no worker is to blame"
+    first.cancel()
     await d.idle()
 
 
+@pytest.mark.usefixtures("short_silence")
+async def test_a_waiter_is_placed_again_when_the_last_decode_worker_of_its_kind_leaves(deploy: Deploy) -> None:
+    d = await deploy(2, 2)
+    d.discover(*(w.endpoint(revision="ab"[i]) for pool in (d.prefill, d.decode) for i, w in enumerate(pool)))
+    for worker in d.decode:
+        worker.tails = 0
+        worker.refuse_always = pb.OVERLOADED
+    response = ask(d, 3)
+    await waiting(d, 1)
+    (full,) = (w for w in d.decode if w.starts)
+    (other,) = (w for w in d.decode if w is not full)
+    other.tails, other.refuse_always = 1, None
+    await full.kill()
+    await completed(response, 3)
+    assert other.starts
+    await d.idle()
+
+
+@pytest.mark.usefixtures("short_silence")
+async def test_waiters_of_one_revision_do_not_block_those_of_another(deploy: Deploy) -> None:
+    d = await deploy(2, 2)
+    d.discover(*(w.endpoint(revision="ab"[i]) for pool in (d.prefill, d.decode) for i, w in enumerate(pool)))
+    for worker in d.decode:
+        worker.tails = 0
+        worker.refuse_always = pb.OVERLOADED
+    responses = []
+    for count in (1, 2):
+        responses.append(ask(d, 3))
+        await waiting(d, count)
+    await until(lambda: all(w.starts for w in d.decode), "one of each revision waits")
+    d.decode[1].tails, d.decode[1].refuse_always = 1, None
+    done, _ = await asyncio.wait(responses, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1
+    d.decode[0].tails, d.decode[0].refuse_always = 1, None
+    for response in responses:
+        await completed(response, 3)
+    await d.idle()
+
+
+@pytest.mark.usefixtures("short_silence")
 async def test_a_cache_waits_in_prefills_pool_until_decode_has_room(deploy: Deploy) -> None:
+    """More refusals than a request has tries: a refusal of a full worker is none."""
     d = await deploy(1, 2)
     for worker in d.decode:
-        worker.refusals = [pb.OVERLOADED] * 8
+        worker.refusals = [pb.OVERLOADED] * 5
     await completed(ask(d, 6), 6)
     assert len([s for s in d.prefill[0].starts if not s.request.startswith("probe")]) == 1, "computed once"
     await d.idle()
@@ -533,4 +584,13 @@ async def test_workers_that_die_and_return_while_many_clients_come_and_go(deploy
     await killing
     await d.idle()
     assert await d.metric("v4serve_migrations_total") > 0
+    assert all(not link.legs for link in d.router.fleet.links.values())
+
+
+async def test_a_choice_that_no_worker_can_continue_leaves_no_leg_behind(deploy: Deploy) -> None:
+    d = await deploy(0, 1)
+    d.decode[0].hands_back.set()
+    response = await d.complete(PROMPT, max_tokens=5)
+    assert response.status_code == 503
+    await d.idle()
     assert all(not link.legs for link in d.router.fleet.links.values())

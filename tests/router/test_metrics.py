@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.router.conftest import Deploy, Deployment, until
 from tests.router.fake_worker import FakeWorker
 from v4_core.v1 import worker_pb2 as pb
-from v4_router.metrics import RETRY, Metrics
-from v4_router.placement import REASONS
+from v4_router.metrics import Metrics
+from v4_router.placement import REASONS, RETRY
 from v4_router.policy import Policy
 from v4_router.workers import WorkerLink
 
@@ -209,11 +209,11 @@ async def test_caches_that_wait_for_room(deploy: Deploy) -> None:
     d.decode[0].refuse_always = pb.OVERLOADED
     d.decode[0].tails = 0
     asked = asyncio.create_task(d.complete(PROMPT, max_tokens=5))
-    await until(lambda: d.router.fleet.waiting_for_room == 1, "the cache waits")
+    await until(lambda: len(d.router.fleet.room_queue) == 1, "the cache waits")
     assert await d.metric("v4serve_requests_waiting_for_room") == 1
     d.decode[0].refuse_always, d.decode[0].tails = None, 1000
     asked.cancel()
-    await until(lambda: not d.router.fleet.line, "nobody waits")
+    await until(lambda: not d.router.fleet.room_queue, "nobody waits")
     assert await d.metric("v4serve_requests_waiting_for_room") == 0
 
 

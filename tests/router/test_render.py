@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
-from v4_router.generation import Generation
+from v4_router.generation import GenerationRequest
 from v4_router.job import Job
 from v4_router.output import Delta, LogprobWriter
 from v4_router.render import Renderer, Usage, dumps, error_event
@@ -20,7 +20,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(CUTS),
 JOB = Job(
     chat=False,
     thinking=False,
-    prompts=(Generation("id", b"", 1, 1, Sampling(), 0.0),),
+    prompts=(GenerationRequest("id", b"", 1, 1, Sampling(), 0.0),),
     n=1,
     stops=(),
     stream=True,
