@@ -1,4 +1,4 @@
-"""What every part of v4serve agrees on: model config, cache geometry, block names, errors, worker protocol.
+"""Definitions that all parts of v4serve share: model config, cache geometry, block names, errors, worker protocol.
 
-Nothing here imports torch, opens a socket or touches a device.
+Nothing here imports torch or touches a device.
 """

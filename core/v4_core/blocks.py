@@ -1,7 +1,7 @@
-"""Names of blocks: a salted hash chain over the token ids that a block and all blocks before it cover.
+"""Names blocks by a salted hash chain over the token ids of a block and of all blocks before it.
 
-Two blocks have the same name exactly when their whole prefixes are the same tokens under the same salt
-(tenant and fingerprint), so a name can be compared across workers. Knows nothing of where a block lies.
+Two blocks have the same name exactly if their whole prefixes are the same tokens with the same salt (tenant and
+fingerprint), so names can be compared across workers. Does not know where a block is stored.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ _ID_BYTES = 4
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
-    """Token ids as little-endian uint32, the form in which they travel."""
+    """Packs token ids as little-endian uint32, the form in which messages carry them."""
     return array("I", ids).tobytes()
 
 
@@ -31,9 +31,9 @@ def chain_root(salt: bytes) -> bytes:
 
 
 def block_names(packed: bytes, salt: bytes, parent: bytes | None = None) -> list[bytes]:
-    """Names of the complete blocks of a packed prompt; a remainder of fewer than 256 ids has none.
+    """Returns the names of the complete blocks of a packed prompt; a remainder of fewer than 256 ids has no name.
 
-    `parent` continues an existing chain: the ids then start right behind that block.
+    `parent` continues an existing chain: the ids then start right after that block.
     """
     size = BLOCK_TOKENS * _ID_BYTES
     name = chain_root(salt) if parent is None else parent
@@ -46,5 +46,5 @@ def block_names(packed: bytes, salt: bytes, parent: bytes | None = None) -> list
 
 
 def hit_limit(tokens: int) -> int:
-    """The longest usable prefix of a prompt in tokens: one token must run, so that there are logits."""
+    """The longest usable prefix of a prompt in tokens. At least one token must be computed to obtain logits."""
     return max(0, (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS)

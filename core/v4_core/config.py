@@ -1,7 +1,7 @@
-"""The shape of a DeepSeek V4 model, and its bounds. Knows nothing of weights' names or devices.
+"""The shape of a DeepSeek V4 model, and the bounds of its fields. Knows no weight names and no devices.
 
-What the fields of a `config.json` mean is known by config_json.py; where that file is silent about the weights' type,
-or speaks of a quantisation, the weights beside it decide.
+config_json.py knows the meaning of the fields of a `config.json`. If that file does not name the weights' type, or
+names a quantisation, the weights next to it decide.
 """
 
 import json
@@ -20,7 +20,7 @@ SWA, C4, C128 = 0, 4, 128
 
 @dataclass(frozen=True)
 class Yarn:
-    """YaRN of the compressed layers' rotary table; its amplitude factor is 1.0."""
+    """YaRN parameters of the compressed layers' rotary table; the amplitude factor is 1.0."""
 
     factor: float
     beta_fast: float
@@ -30,7 +30,7 @@ class Yarn:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Every field that shapes the forward; the letters are the paper's symbols."""
+    """Every field that shapes the forward pass; the letters are the paper's symbols."""
 
     vocab_size: int
     hidden_size: int  # D
@@ -48,7 +48,7 @@ class ModelConfig:
     num_hash_layers: int
     routed_scaling_factor: float
     swiglu_limit: float
-    window: int  # W, the query's own token included
+    window: int  # W, including the query's own token
     index_heads: int  # Hi
     index_dim: int  # di
     index_topk: int  # T
@@ -61,9 +61,9 @@ class ModelConfig:
     yarn: Yarn | None
     max_position: int  # tokens
     bos_token_id: int
-    eos_token_ids: tuple[int, ...]  # rising; any of them ends a generation
-    draft_layers: int  # MTP layers behind the main stack
-    dtype: str  # bf16, fp32 or fp64: as config.json says, else as most unquantised bytes of the weights are
+    eos_token_ids: tuple[int, ...]  # ascending; any of them ends an output
+    draft_layers: int  # MTP layers after the main stack
+    dtype: str  # bf16, fp32 or fp64: as config.json says, otherwise the type of most unquantised bytes of the weights
     quantised: bool  # fp8 / fp4 weights
 
     def __post_init__(self) -> None:
@@ -75,12 +75,12 @@ class ModelConfig:
         return len(self.ratios)
 
     def layers_of(self, ratio: int) -> tuple[int, ...]:
-        """Indices of the layers with this compression ratio (0 = SWA only)."""
+        """The indices of the layers with this compression ratio (0 = sliding window only)."""
         return tuple(i for i, r in enumerate(self.ratios) if r == ratio)
 
     @classmethod
     def from_path(cls, path: Path) -> "ModelConfig":
-        """Read a checkpoint folder, or a `config.json` without its weights. Raises ConfigError."""
+        """Reads a checkpoint folder, or a `config.json` without weights. Raises ConfigError."""
         data = _parsed(path / "config.json" if path.is_dir() else path)
         config = cls.from_dict(data)
         silent = told_dtype(data) is None
@@ -88,12 +88,12 @@ class ModelConfig:
         if not stored:
             return config
         dtype = (most_bytes(stored) if silent else None) or config.dtype
-        # A conversion to bf16 may leave `quantization_config` and `expert_dtype` behind.
+        # A conversion to bf16 may leave `quantization_config` and `expert_dtype` in config.json.
         return replace(config, dtype=dtype, quantised=any(map(is_quantised, stored)))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ModelConfig":
-        """Build from a parsed `config.json`; bf16 where it names no type. Raises ConfigError."""
+        """Builds the config from a parsed `config.json`; bf16 if it names no type. Raises ConfigError."""
         given = fields(data)
         yarn = given.pop("yarn")
         return cls(**given, yarn=Yarn(**yarn) if yarn else None)
@@ -107,7 +107,7 @@ def _parsed(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {file}: {error}; give the folder of a checkpoint") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{file} holds no JSON object")
+        raise ConfigError(f"{file} does not hold a JSON object")
     return data
 
 

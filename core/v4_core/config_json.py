@@ -1,7 +1,7 @@
-"""The fields of a checkpoint's `config.json`, in DeepSeek's spelling and transformers', as ModelConfig names them.
+"""Translates the fields of a `config.json`, in DeepSeek's and transformers' spelling, into arguments of ModelConfig.
 
-Refuses what it does not know, since a field that is skipped is a silent wrong token, and fields that contradict each
-other, since each reader would follow another one. Bounds of values are ModelConfig's own (config.py).
+Refuses unknown fields, because ignoring a field may silently produce wrong tokens, and fields that contradict each
+other, because engines would differ in which one they follow. ModelConfig checks the bounds of values (config.py).
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ _RATIO_OF_LAYER_TYPE = {
 
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
-# Fields with one admissible value: another value means another forward.
+# Fields with only one supported value: any other value means another forward pass.
 _FIXED: dict[str, Any] = {
     "hidden_act": "silu",
     "scoring_func": "sqrtsoftplus",
@@ -43,7 +43,7 @@ _FIXED: dict[str, Any] = {
     "num_key_value_heads": 1,
 }
 
-# Attributes that are one whole number of config.json, and its field.
+# Attributes that are one integer field of config.json, with the name of that field.
 WHOLE = {
     "vocab_size": "vocab_size", "hidden_size": "hidden_size", "num_heads": "num_attention_heads",
     "head_dim": "head_dim", "q_lora_rank": "q_lora_rank", "o_groups": "o_groups", "o_lora_rank": "o_lora_rank",
@@ -54,10 +54,10 @@ WHOLE = {
     "bos_token_id": "bos_token_id",
 }  # fmt: skip
 
-# Attributes that are one number of config.json and are called as there.
+# Attributes that are one number of config.json and have the same name there.
 _REAL = ("routed_scaling_factor", "swiglu_limit", "hc_eps", "rms_norm_eps")
 
-# Every field that is read here.
+# All fields that this module reads.
 _READ = {
     *WHOLE.values(), *_REAL, *_FIXED, "model_type", "num_hidden_layers", "qk_rope_head_dim",
     "partial_rotary_factor", "compress_ratios", "compress_rates", "layer_types", "mlp_layer_types",
@@ -66,7 +66,7 @@ _READ = {
     "expert_dtype", "eos_token_id", "architectures",
 }  # fmt: skip
 
-# Known, and without influence on inference.
+# Known fields without influence on inference.
 _IGNORED = {
     "transformers_version", "initializer_range", "use_cache", "attention_dropout",
     "_name_or_path", "pad_token_id", "router_aux_loss_coef", "router_jitter_noise", "chunk_size_feed_forward",
@@ -78,7 +78,7 @@ _IGNORED = {
 
 
 def fields(data: Json) -> dict[str, Any]:
-    """ModelConfig's arguments, with `yarn` as a dict or None. Raises ConfigError naming what cannot be used."""
+    """Returns ModelConfig's arguments, with `yarn` as a dict or None. Raises ConfigError that names the field."""
     _refuse_other_models(data)
     refuse_unknown("config.json field", data, _READ | _IGNORED, _READ)
     for key, only in _FIXED.items():
@@ -100,7 +100,7 @@ def fields(data: Json) -> dict[str, Any]:
 
 
 def told_dtype(data: Json) -> str | None:
-    """transformers' name of the unquantised weights' type, if the config tells it. Raises ConfigError."""
+    """transformers' name of the unquantised weights' type; None if the config does not say it. Raises ConfigError."""
     name = agreed({"dtype": data.get("dtype"), "torch_dtype": data.get("torch_dtype")})
     if name is None or (isinstance(name, str) and name in _DTYPES):
         return name
@@ -124,12 +124,12 @@ def _refuse_other_models(data: Json) -> None:
 
 
 def _of_other_modalities(key: str) -> bool:
-    """Whether a field is of V4-Flash-Vision-Exp's kind, or of the nested kind that most multimodal models have."""
+    """Whether a field occurs in V4-Flash-Vision-Exp or in the nested configs of other multimodal models."""
     return key.startswith(("vision_", "image_", "audio_", "video_")) or key == "text_config"
 
 
 def _ratios(data: Json, layers: int) -> tuple[tuple[int, ...], int]:
-    """Ratios of the main layers, and the number of draft layers listed or named behind them."""
+    """The ratios of the main layers, and the number of draft layers that follow them."""
     drafts = whole(data, "num_nextn_predict_layers", 0)
     rates = group(data, "compress_rates")
     if any(_RATIO_OF_LAYER_TYPE.get(kind) != rate for kind, rate in rates.items()):
@@ -145,7 +145,7 @@ def _ratios(data: Json, layers: int) -> tuple[tuple[int, ...], int]:
 
 
 def _by_type(data: Json, layers: int) -> tuple[int, ...]:
-    """Ratios of the main layers by transformers' names for them."""
+    """The ratios of the main layers by transformers' `layer_types`."""
     types = for_layers(data, "layer_types", layers)[:layers]
     for kind in types:
         if not isinstance(kind, str) or kind not in _RATIO_OF_LAYER_TYPE:
@@ -154,7 +154,7 @@ def _by_type(data: Json, layers: int) -> tuple[int, ...]:
 
 
 def _hash_layers(data: Json, layers: int) -> int:
-    """The first layers that choose their experts by token id."""
+    """The number of leading layers that choose their experts by token id."""
     told: dict[str, int] = {}
     if data.get("num_hash_layers") is not None:
         told["num_hash_layers"] = whole(data, "num_hash_layers")

@@ -1,7 +1,7 @@
-"""The rotary embedding of a `config.json`: DeepSeek's `rope_scaling` and transformers' `rope_parameters`.
+"""Reads the rotary embedding of a `config.json`: DeepSeek's `rope_scaling` and transformers' `rope_parameters`.
 
-V4 turns the queries and rows of sliding-window layers by plain RoPE, those of compressed layers by YaRN with an
-amplitude of 1.0 (reference 2.4). Where transformers would let one spelling win over the other, both must agree here.
+V4 rotates the queries and rows of sliding-window layers by plain RoPE, and those of compressed layers by YaRN with an
+amplitude of 1.0 (reference 2.4). In transformers one spelling overrides the other; here both must agree.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from v4_core.errors import ConfigError
 
 _MAIN, _COMPRESS, _SCALING = "rope_parameters.main", "rope_parameters.compress", "rope_scaling"
 
-# Every field of a group that is read or repeats another.
+# The fields of a group that are read or that repeat another field.
 _READ = {
     "type", "rope_type", "rope_theta", "factor", "beta_fast", "beta_slow", "original_max_position_embeddings",
     "attention_factor", "partial_rotary_factor",
@@ -19,7 +19,7 @@ _READ = {
 
 
 def rope(data: Json) -> dict[str, Any]:
-    """`rope_dim`, `rope_theta`, `compress_rope_theta`, and `yarn` as a dict or None. Raises ConfigError."""
+    """Returns `rope_dim`, `rope_theta`, `compress_rope_theta`, and `yarn` as a dict or None. Raises ConfigError."""
     groups = _groups(data)
     main, compress, scaling = (groups.get(name, {}) for name in (_MAIN, _COMPRESS, _SCALING))
     theta = _theta({"rope_theta": data, f"{_MAIN}.rope_theta": main})
@@ -44,7 +44,7 @@ def rope(data: Json) -> dict[str, Any]:
 
 
 def _groups(data: Json) -> dict[str, Json]:
-    """Every group of rope fields that the config has, by its name."""
+    """All groups of rope fields in the config, by name."""
     nested = group(data, "rope_parameters")
     refuse_unknown("rope_parameters field", nested, {"main", "compress"})
     groups = {f"rope_parameters.{key}": group(nested, key) for key in nested} | {_SCALING: group(data, _SCALING)}
@@ -54,7 +54,7 @@ def _groups(data: Json) -> dict[str, Json]:
 
 
 def _theta(places: dict[str, Json]) -> float:
-    """The base that all places tell; the first place's field is the one that is missed where none does."""
+    """The base on which all places agree. If none has it, the error names the field of the first place."""
     told = {name: real_or_none(fields, name.rpartition(".")[2]) for name, fields in places.items()}
     theta = agreed(told)
     if theta is None:
@@ -63,7 +63,7 @@ def _theta(places: dict[str, Json]) -> float:
 
 
 def _rope_dim(data: Json, groups: dict[str, Json]) -> int:
-    """Channels that are turned: as a number, or as a fraction of the head's."""
+    """The number of rotated channels, given as a number or as a fraction of the head's channels."""
     head_dim = whole(data, "head_dim")
     told: dict[str, int | None] = {}
     if data.get("qk_rope_head_dim") is not None:
@@ -86,7 +86,7 @@ def _kind(name: str, fields: Json) -> Any:
 
 
 def _yarn(name: str, fields: Json) -> dict[str, float]:
-    """YaRN's numbers; none of them for plain RoPE."""
+    """The parameters of YaRN; empty for plain RoPE."""
     kind = _kind(name, fields)
     if kind == "default":
         return {}

@@ -1,4 +1,4 @@
-"""Typed values out of a parsed `config.json`, and the errors where they are not of that type. Knows no field."""
+"""Reads typed values from a parsed `config.json`. Raises ConfigError for other types. Knows no field by name."""
 
 import sys
 from collections.abc import Collection, Mapping
@@ -10,14 +10,14 @@ Json = Mapping[str, Any]
 
 
 def refuse_unknown(what: str, data: Json, known: Collection[str], named: Collection[str] = ()) -> None:
-    """Raise ConfigError at a key that is not `known`; `named` are those worth naming, all if none are given."""
+    """Raises ConfigError for a key that is not in `known`. The message suggests keys of `named`, or else of `known`."""
     for key in data:
         if key not in known:
             raise ConfigError(unknown_key_message(what, key, named or known))
 
 
 def agreed(told: Mapping[str, Any]) -> Any:
-    """The one value that all fields tell; None where none tells any. Raises ConfigError naming two that contradict."""
+    """The value on which all given fields agree; None if no field has one. Raises ConfigError if two contradict."""
     given = [(name, found) for name, found in told.items() if found is not None]
     for name, found in given[1:]:
         if found != given[0][1]:
@@ -26,14 +26,14 @@ def agreed(told: Mapping[str, Any]) -> Any:
 
 
 def contradiction(one: str, its: Any, other: str, others: Any) -> ConfigError:
-    """Two fields that cannot both be true."""
+    """The error for two fields that contradict each other."""
     return ConfigError(
         f"config.json contradicts itself: {one} is {its!r}, {other} is {others!r}; correct or remove one of them"
     )
 
 
 def value(data: Json, key: str, default: Any = None) -> Any:
-    """A field; `default` where it is absent or null. Raises ConfigError where there is no default either."""
+    """A field, or `default` if it is absent or null. Raises ConfigError if there is no default either."""
     found = data.get(key)
     if found is None and default is None:
         raise ConfigError(f"config.json lacks the field {key!r}")
@@ -41,7 +41,7 @@ def value(data: Json, key: str, default: Any = None) -> Any:
 
 
 def whole(data: Json, key: str, default: int | None = None) -> int:
-    """A whole number."""
+    """An integer."""
     found = value(data, key, default)
     if not isinstance(found, int) or isinstance(found, bool):
         raise ConfigError(f"config.json has {key}={found!r}; it must be a whole number")
@@ -49,7 +49,7 @@ def whole(data: Json, key: str, default: int | None = None) -> int:
 
 
 def real(data: Json, key: str, default: float | None = None) -> float:
-    """A finite number; Python's reader of JSON takes NaN, Infinity and whole numbers of any length."""
+    """A finite number. Python's JSON parser also accepts NaN, Infinity and integers of any length."""
     found = value(data, key, default)
     if not isinstance(found, int | float) or isinstance(found, bool):
         raise ConfigError(f"config.json has {key}={found!r}; it must be a number")
@@ -59,12 +59,12 @@ def real(data: Json, key: str, default: float | None = None) -> float:
 
 
 def real_or_none(data: Json, key: str) -> float | None:
-    """A number, or None where the field is absent or null."""
+    """A number, or None if the field is absent or null."""
     return None if data.get(key) is None else real(data, key)
 
 
 def token_ids(data: Json, key: str) -> tuple[int, ...]:
-    """A token id or a list of them, as a rising tuple without repetitions."""
+    """A token id or a list of token ids, as an ascending tuple without duplicates."""
     found = value(data, key)
     ids = found if isinstance(found, list) else [found]
     if not ids or not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
@@ -73,7 +73,7 @@ def token_ids(data: Json, key: str) -> tuple[int, ...]:
 
 
 def for_layers(data: Json, key: str, layers: int) -> list[Any]:
-    """A list of at least one item a layer."""
+    """A list with at least one item per layer."""
     found = value(data, key)
     if not isinstance(found, list) or len(found) < layers:
         raise ConfigError(f"{key} must list one item for each of the {layers} layers, not {found!r}")
@@ -81,7 +81,7 @@ def for_layers(data: Json, key: str, layers: int) -> list[Any]:
 
 
 def group(data: Json, key: str) -> Json:
-    """An object; empty where the field is absent or null."""
+    """An object; empty if the field is absent or null."""
     found = value(data, key, {})
     if not isinstance(found, dict):
         raise ConfigError(f"config.json has {key}={found!r}; it must be an object")

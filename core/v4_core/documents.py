@@ -1,4 +1,4 @@
-"""YAML that people write, as plain data. Knows no setting and opens no file."""
+"""Parses YAML written by users into plain data. Knows no setting and opens no file."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from yaml.constructor import ConstructorError
 
 
 class RepeatedKey(ConstructorError):
-    """A mapping names a key twice. YAML forbids it, and its parser would silently keep the last one."""
+    """A mapping has a key twice. YAML forbids that, but PyYAML would silently keep the last value."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -16,16 +16,21 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in seen:
-                    raise RepeatedKey("in a mapping", node.start_mark, f"{key.value!r} stands twice", key.start_mark)
+                    raise RepeatedKey(
+                        "in a mapping", node.start_mark, f"the key {key.value!r} occurs twice", key.start_mark
+                    )
                 seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
 
 def parse_yaml(text: str) -> object:
-    """The document in `text`, None if it is empty. Raises yaml.YAMLError, RepeatedKey among them, on all else."""
+    """Parses `text`; None if it is empty. Raises yaml.YAMLError, of which RepeatedKey is one, if it is not valid."""
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise yaml.YAMLError("nested too deeply") from None
-    except (ValueError, AttributeError) as error:  # from PyYAML's readers of dates and numbers, as for 2001-99-99
+    except (
+        ValueError,
+        AttributeError,
+    ) as error:  # raised by PyYAML's constructors of dates and numbers, for example for 2001-99-99
         raise yaml.YAMLError(f"a value cannot be read: {error}") from None

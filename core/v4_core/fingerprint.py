@@ -1,12 +1,12 @@
-"""What two workers must have in common before one may continue the other's state, as one line of text.
+"""The fingerprint: one line of text that must be equal on two workers before one may continue the other's state.
 
-Covers whatever changes a stored value or the end of an answer: the weights themselves, the config fields that shape the
-forward, the layout, the choices of the engine, and the tokens that end a generation. Each is a fact of its own in the
-text, so that a refusal can say which of them differ.
+It covers everything that changes a stored value or the end of an output: the weights, the config fields that shape the
+forward pass, the cache layout, the engine's numerical choices, and the tokens that end an output. Each of these is a
+separate fact in the text, so that an error can say which of them differ.
 
-Weights count by every byte: a digest of each tensor under DeepSeek's name for it, as stored. How tensors are spelt and
-split into files does not matter, nor in what order or by whom they were hashed: ranks that read different tensors merge
-what they found, and quantised tensors and their scales are tensors like any others.
+The weights enter by a digest of every byte of each stored tensor, under DeepSeek's name of the tensor. The spelling of
+names, the division into files and the order of hashing do not matter. Ranks that read different tensors can merge their
+digests. Quantised tensors and their scales are treated like any other tensors.
 """
 
 import dataclasses
@@ -20,26 +20,26 @@ from v4_core.geometry import CacheGeometry
 
 _DIGEST_BYTES = 16
 
-# Fields of ModelConfig that no stored value depends on, and those that are facts of their own.
+# Fields of ModelConfig that change no stored value, and fields that are separate facts of the fingerprint.
 _NOT_SHAPING = {"max_position", "bos_token_id", "draft_layers", "dtype", "quantised", "eos_token_ids"}
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorDigest:
-    """One tensor of a checkpoint."""
+    """The digest of one tensor of a checkpoint."""
 
     dtype: str
     shape: tuple[int, ...]
-    xxh3: bytes  # 128 bits, of all its bytes in row-major order, little-endian
+    xxh3: bytes  # 128 bits, over all bytes of the tensor in row-major order, little-endian
 
 
 def fingerprint(
     config: ModelConfig, geometry: CacheGeometry, choices: Mapping[str, str], tensors: Mapping[str, TensorDigest]
 ) -> str:
-    """`name=value` of every fact, separated by spaces.
+    """Returns `name=value` of every fact, separated by spaces.
 
-    `choices` are the engine's own, e.g. {"hadamard": "off", "round": "made"}; `tensors` are all that the forward uses,
-    by DeepSeek's names.
+    `choices` has the engine's numerical choices, for example {"hadamard": "off", "round": "made"}. `tensors` has all
+    tensors that the forward pass uses, by DeepSeek's names.
     """
     shaping = {
         field.name: getattr(config, field.name)
@@ -57,9 +57,9 @@ def fingerprint(
 
 
 def difference(here: str, there: str) -> str:
-    """The facts in which two unequal fingerprints differ, for a message, e.g. `eos_token_id (1 here, 2 there)`."""
+    """Names the facts in which two fingerprints differ, for messages: `eos_token_id (1 here, 2 there)`."""
     ours, theirs = _facts(here), _facts(there)
-    if ours.keys() != theirs.keys():  # of another release
+    if ours.keys() != theirs.keys():  # the other worker runs another release
         return f"fingerprint ({here} here, {there} there)"
     return ", ".join(
         f"{name} ({value} here, {theirs[name]} there)" for name, value in ours.items() if value != theirs[name]
@@ -71,7 +71,7 @@ def _facts(text: str) -> dict[str, str]:
 
 
 def _digest(parts: Mapping[str, object]) -> str:
-    """Of names and values, whatever their order."""
+    """A digest of names and values, independent of their order."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES, person=b"v4serve-state")
     for name, value in sorted(parts.items()):
         for part in (name.encode(), repr(value).encode()):
@@ -81,9 +81,10 @@ def _digest(parts: Mapping[str, object]) -> str:
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """32 hex digits of a checkpoint's tokenizer; empty if it has none. Raises ConfigError where it cannot be read.
+    """Returns a digest of a checkpoint's tokenizer in 32 hex digits; empty if there is none.
 
-    No stored value depends on it, so that it is no part of the fingerprint: but token ids mean what it says.
+    It is not part of the fingerprint, because no stored value depends on the tokenizer. Routers and workers compare it,
+    because it defines the meaning of token ids. Raises ConfigError if the file cannot be read.
     """
     file = folder / "tokenizer.json"
     try:

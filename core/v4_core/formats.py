@@ -1,6 +1,6 @@
-"""How one row is stored, per storage format. Bytes only: rounding itself is the engine's.
+"""The bytes of one cache row in each storage format. Does not round values: that is the engine's task.
 
-A row has one part (values), or two (values, then scales): fp8 main rows keep their rope channels in bf16.
+A row has one part (values) or two (values, then scales). fp8 main rows keep their rotary channels in bf16.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _FP4_BLOCK = 32
 
 @dataclass(frozen=True)
 class RowFormat:
-    """One row of `width` channels in `name` format: bytes of its parts, in the order in which they lie."""
+    """A row of `width` channels in the format `name`; `parts` has the bytes of its parts in storage order."""
 
     name: str
     width: int
@@ -24,12 +24,15 @@ class RowFormat:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a row."""
+        """Bytes of the row."""
         return sum(self.parts)
 
 
 def main_row(storage: str, head_dim: int, rope_dim: int) -> RowFormat:
-    """A raw row or an entry: `head_dim` channels, the last `rope_dim` rotary. Raises GeometryError."""
+    """The format of a raw row or an entry of `head_dim` channels, of which the last `rope_dim` are rotary.
+
+    Raises GeometryError if the format is unknown or does not fit the channels.
+    """
     if storage in ITEM_BYTES:
         return RowFormat(storage, head_dim, (head_dim * ITEM_BYTES[storage],))
     if storage != "fp8":
@@ -44,7 +47,10 @@ def main_row(storage: str, head_dim: int, rope_dim: int) -> RowFormat:
 
 
 def index_row(storage: str, index_dim: int) -> RowFormat:
-    """An indexer key of `index_dim` channels. Raises GeometryError."""
+    """The format of an indexer key of `index_dim` channels.
+
+    Raises GeometryError if the format is unknown or does not fit the channels.
+    """
     if storage in ITEM_BYTES:
         return RowFormat(storage, index_dim, (index_dim * ITEM_BYTES[storage],))
     if storage == "fp8":
@@ -57,6 +63,6 @@ def index_row(storage: str, index_dim: int) -> RowFormat:
 
 
 def state_row(storage: str, channels: int) -> RowFormat:
-    """A compressor state row of `channels` values (kv and score together): fp32, or fp64 for fp64 storage."""
+    """The format of a compressor state row of `channels` values (kv and score): fp32, or fp64 for fp64 storage."""
     name = "fp64" if storage == "fp64" else "fp32"
     return RowFormat(name, channels, (channels * ITEM_BYTES[name],))

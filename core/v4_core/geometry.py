@@ -1,16 +1,15 @@
 """The layout of blocks, tails and checkpoints, computed from a model config and the storage formats.
 
-This is the only file that multiplies a row size. Everyone else asks for regions (where rows of one kind of one
-layer lie), spans (which bytes exist after n tokens, in the order in which they travel) or sizes. All offsets and
-sizes are bytes.
+This is the only file that multiplies row sizes. Other modules ask it for regions (where the rows of one kind and layer
+are stored), spans (the bytes that exist after n tokens, in transfer order) or sizes. All offsets and sizes are bytes.
 
     slab = [indexer keys of each C4 layer][entries of each C4 layer][entries of each C128 layer]
     tail = [raw ring of each layer][C4 main states][C4 indexer states][C128 states]
            [raw ring of each draft layer][draft residual]
 
-A slab is a block's slot. A state row is [kv, score] of its first half of channels, then of its second half (C4
-only), so that what a closed C4 window still needs is the front of the row. Rings are addressed by position modulo
-(window + slack).
+A slab is the slot of one block. A state row is [kv, score] of the first half of its channels, then of the second half
+(C4 only), so that the part which a closed C4 window still needs is the front of the row. Rings are addressed by
+position modulo (window + slack).
 """
 
 import math
@@ -23,8 +22,8 @@ from v4_core.config import C4, C128, ModelConfig
 from v4_core.formats import RowFormat, index_row, main_row, state_row
 
 ALIGN = 128
-RAW_PAGE = 64  # raw rows of a tail lie in pages of this many
-C4_WINDOW = 8  # positions whose state rows an entry of a C4 layer is made of
+RAW_PAGE = 64  # raw rows per page of a tail
+C4_WINDOW = 8  # positions whose state rows are combined into one entry of a C4 layer
 C128_WINDOW = 128
 C4_ENTRIES = BLOCK_TOKENS // C4
 C128_ENTRIES = BLOCK_TOKENS // C128
@@ -36,7 +35,7 @@ _Wanted = tuple[str, int, int, RowFormat, int, int]  # a Region without its offs
 
 @dataclass(frozen=True)
 class Region:
-    """`rows` rows of one kind of one layer, from `offset` of a slab or tail, in pages of `page_rows` rows.
+    """The rows of one kind and layer in a slab or tail, from `offset` on, in pages of `page_rows` rows.
 
     A page holds part 0 of all its rows, then part 1 of all its rows.
     """
@@ -55,12 +54,12 @@ class Region:
         return -(-self.rows // self.page_rows) * self.page_bytes
 
     def spans(self, first: int, count: int) -> Iterator[Span]:
-        """Bytes of rows first .. first+count-1: part 0 of all of them, then part 1 of all of them."""
+        """Yields the bytes of rows first .. first+count-1: part 0 of all of them, then part 1 of all of them."""
         for part in range(len(self.row.parts)):
             yield from self.part_spans(part, first, count)
 
     def part_spans(self, part: int, first: int, count: int, prefix: int | None = None) -> Iterator[Span]:
-        """One part of rows first .. first+count-1; only the first `prefix` bytes of each row's if given."""
+        """Yields one part of rows first .. first+count-1; with `prefix`, only that many first bytes of each row."""
         width = self.row.parts[part]
         base = self.offset + self.page_rows * sum(self.row.parts[:part])
         end = first + count
@@ -77,30 +76,30 @@ class Region:
 
 @dataclass(frozen=True)
 class CacheGeometry:
-    """Layout of one model's cache in one pair of storage formats. Raises GeometryError if there is none."""
+    """The layout of one model's cache in a pair of storage formats. Raises GeometryError if there is none."""
 
     config: ModelConfig
     storage: str  # raw rows and entries: fp64 | fp32 | bf16 | fp8
-    index: str  # indexer keys: the same, or fp4
-    slack: int = 0  # positions beyond each window that a ring keeps, for rollback of drafts
-    draft_layers: int = 0  # draft layers whose raw window and last residual the tail has room for
+    index: str  # indexer keys: one of the above, or fp4
+    slack: int = 0  # positions beyond each window that a ring keeps, for rolling back drafts
+    draft_layers: int = 0  # draft layers for whose raw window and last residual the tail has space
 
     def __post_init__(self) -> None:
         _ = self.entry_row, self.index_row  # raise here, not at first use
 
     @cached_property
     def entry_row(self) -> RowFormat:
-        """A raw row or an entry."""
+        """The format of a raw row or an entry."""
         return main_row(self.storage, self.config.head_dim, self.config.rope_dim)
 
     @cached_property
     def index_row(self) -> RowFormat:
-        """An indexer key."""
+        """The format of an indexer key."""
         return index_row(self.index, self.config.index_dim)
 
     @cached_property
     def slab_regions(self) -> tuple[Region, ...]:
-        """Regions of a slab, in order of their offsets."""
+        """The regions of a slab in order of their offsets."""
         c4, c128 = self.config.layers_of(C4), self.config.layers_of(C128)
         wanted = [("index", layer, C4_ENTRIES, self.index_row) for layer in c4]
         wanted += [("entry", layer, C4_ENTRIES, self.entry_row) for layer in c4]
@@ -114,7 +113,7 @@ class CacheGeometry:
 
     @cached_property
     def tail_regions(self) -> tuple[Region, ...]:
-        """Regions of a live tail, in order of their offsets."""
+        """The regions of a live tail in order of their offsets."""
         c, d, di = self.config, self.config.head_dim, self.config.index_dim
         c4, c128 = c.layers_of(C4), c.layers_of(C128)
         raw_rows, page = c.window + self.slack, RAW_PAGE * self.entry_row.nbytes
@@ -158,46 +157,46 @@ class CacheGeometry:
         return self.open_block_spans(BLOCK_TOKENS)
 
     def open_block_spans(self, tokens: int) -> tuple[Span, ...]:
-        """Bytes of a block's entries once `tokens` (1..256) of its positions were processed."""
+        """The bytes of a block's entries after `tokens` (1..256) of its positions were computed."""
         return _merge(
             span for region in self.slab_regions for span in region.spans(0, tokens * region.rows // BLOCK_TOKENS)
         )
 
     def tail_spans(self, tokens: int) -> tuple[Span, ...]:
-        """Bytes of a tail that the next token can need after `tokens`, rows of a region in order of position.
+        """The bytes of a tail that the next token can need after `tokens` tokens, each region in order of position.
 
-        The order does not depend on `slack`, so rings of different sizes exchange state by position.
+        The order does not depend on `slack`, so workers with rings of different sizes can exchange state.
         """
         return _tail_spans(self, tokens)
 
     def sequence_bytes(self, tokens: int) -> int:
-        """Bytes that travel for a whole sequence of `tokens`: its blocks and its tail, nothing else."""
+        """Bytes that are transferred for a whole sequence of `tokens` tokens: its blocks and its tail."""
         complete, rest = divmod(tokens, BLOCK_TOKENS)
         open_bytes = total(self.open_block_spans(rest)) if rest else 0
         return complete * total(self.block_spans) + open_bytes + total(self.tail_spans(tokens))
 
     def slots(self, tokens: int) -> int:
-        """Block slots of a sequence of `tokens`."""
+        """Block slots of a sequence of `tokens` tokens."""
         return -(-tokens // BLOCK_TOKENS)
 
     def least_slots(self, tokens: int) -> int:
-        """Fewest block slots with which a sequence of `tokens` is served: its blocks, the next one and a checkpoint."""
+        """The fewest slots that can serve a sequence of `tokens` tokens: its blocks, the next one and a checkpoint."""
         return self.slots(tokens) + 1 + self.checkpoint_slots
 
     @property
     def identity(self) -> str:
-        """What two workers must agree on about layout, as text for the fingerprint. `slack` may differ."""
+        """The layout properties that two workers must share, as text for the fingerprint. `slack` may differ."""
         formats = f"storage={self.storage} index={self.index}"
         return f"layout={LAYOUT_VERSION} {formats} draft_layers={self.draft_layers}"
 
 
 def total(spans: Iterable[Span]) -> int:
-    """Bytes that these spans cover."""
+    """The total length of the spans in bytes."""
     return sum(length for _, length in spans)
 
 
 def ideal_bytes(config: ModelConfig, storage: str, index: str, tokens: int) -> dict[str, int]:
-    """Least bytes of one sequence by layer type, windows included, state and padding not."""
+    """The minimum bytes of one sequence by layer type, with windows, without compressor state and padding."""
     entry = main_row(storage, config.head_dim, config.rope_dim).nbytes
     key = index_row(index, config.index_dim).nbytes
     window = min(config.window, tokens) * entry
@@ -209,7 +208,7 @@ def ideal_bytes(config: ModelConfig, storage: str, index: str, tokens: int) -> d
 
 
 def v32_bytes(config: ModelConfig, tokens: int) -> int:
-    """Bytes of a V3.2-style bf16 cache (576 latent + 128 index channels a token) of as many layers."""
+    """Bytes of a V3.2-style bf16 cache (576 latent and 128 index channels per token) with the same number of layers."""
     return config.num_layers * tokens * (576 + 128) * 2
 
 
@@ -219,7 +218,7 @@ def _tail_spans(g: CacheGeometry, tokens: int) -> tuple[Span, ...]:
 
 
 def _live(g: CacheGeometry, region: Region, n: int) -> Iterator[Span]:
-    """Spans of one tail region that a sequence of n tokens still needs."""
+    """Yields the spans of one tail region that a sequence of n tokens still needs."""
     if region.kind == "residual":
         yield from region.spans(0, min(n, 1))
     elif region.kind == "raw":
@@ -233,7 +232,7 @@ def _live(g: CacheGeometry, region: Region, n: int) -> Iterator[Span]:
 
 
 def _ring(region: Region, start: int, end: int, prefix: int | None = None) -> Iterator[Span]:
-    """Rows of positions start .. end-1: one part of all of them, then the next, wherever the ring wraps."""
+    """Yields the rows of positions start .. end-1, part by part; a ring may wrap within them."""
     for part in range(len(region.row.parts)):
         position = start
         while position < end:
@@ -257,7 +256,7 @@ def _end(regions: tuple[Region, ...]) -> int:
 
 
 def _unit(regions: tuple[Region, ...]) -> int:
-    """A multiple of every part of every row, so that one layer's rows are one 2-D matrix over all slots."""
+    """A common multiple of all parts of all rows, so that a layer's rows form one 2-D matrix over all slots."""
     return math.lcm(ALIGN, *(part for region in regions for part in region.row.parts))
 
 

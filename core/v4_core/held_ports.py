@@ -1,9 +1,9 @@
-"""Ports that a parent holds for its children, so that nobody else gets one before the child listens on it.
+"""Reserves ports for child processes, so that no other process gets a port before the child listens on it.
 
-The parent binds port 0 and keeps the socket without listening; the child, whose settings name the port, binds it once
-more and listens. Sockets share a port if all of them ask for it (SO_REUSEPORT) and belong to one user. A child asks for
-the ports that its environment names and for no other, so that any other port that is taken stays an error. A held port
-is given to no outgoing connection either, and a connection to it is refused as long as nobody listens.
+The parent binds port 0 and keeps the socket without listening. The child, whose settings name the port, binds it again
+and listens. Sockets can share a port if all of them set SO_REUSEPORT and belong to the same user. A child sets it only
+for ports that its environment names, so any other port that is in use remains an error. The kernel uses a held port for
+no outgoing connection, and refuses connections to it until a process listens.
 """
 
 import os
@@ -16,7 +16,7 @@ _VARIABLE = "V4SERVE_HELD_PORTS"
 
 @contextmanager
 def held_ports(host: str, count: int) -> Iterator[list[int]]:
-    """Hold so many free ports of a host within the context. Raises OSError."""
+    """Holds `count` free ports of a host within the context. Raises OSError."""
     with ExitStack() as stack:
         ports = []
         for _ in range(count):
@@ -28,10 +28,10 @@ def held_ports(host: str, count: int) -> Iterator[list[int]]:
 
 
 def held_for(ports: Iterable[int]) -> Mapping[str, str]:
-    """What a child's environment says of the ports that are held for it."""
+    """The environment variable that tells a child which ports are held for it."""
     return {_VARIABLE: ",".join(map(str, ports))}
 
 
 def is_held(port: int) -> bool:
-    """Whether this process's parent holds the port for it."""
+    """Whether the parent process holds this port for this process."""
     return str(port) in os.environ.get(_VARIABLE, "").split(",")

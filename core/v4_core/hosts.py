@@ -1,10 +1,10 @@
-"""What an address to listen on means for who can reach it. Opens no socket, resolves no name."""
+"""Tells which addresses only this machine can reach. Opens no socket and resolves no name."""
 
 import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect; False for a name other than localhost, which may mean anything."""
+    """Whether only this machine can connect to the address; False for host names other than localhost."""
     if host == "localhost":
         return True
     try:

@@ -1,8 +1,8 @@
-"""How a process writes its log: for people, or one JSON object a line. The one place that sets up logging.
+"""Configures logging: human-readable lines or one JSON object per line. The only place that sets up logging.
 
-Every logger's lines, third parties' too, go through one handler of the root logger to stderr. Facts beside the message
-are given as `log.info("...", extra={"fields": {...}})`: JSON has them as keys of their own, people read the message.
-Knows no component and no request.
+All loggers, including those of libraries, write to stderr through one handler of the root logger. Structured fields are
+passed as `log.info("...", extra={"fields": {...}})`: they become keys of the JSON object, and do not appear in
+human-readable lines. Knows no component and no request.
 """
 
 import json
@@ -18,26 +18,26 @@ LogFormat = Literal["human", "json"]
 log = logging.getLogger("v4serve")
 
 _HUMAN = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-CLOCK = "%H:%M:%S"  # local; who reads along knows the day
+CLOCK = "%H:%M:%S"  # local time; a person who follows the log knows the date
 
 
 def configure(log_format: LogFormat) -> None:
-    """Write what is INFO or worse to stderr. Called once, when a process starts; where handlers are, they stay."""
+    """Writes messages of level INFO and above to stderr. Call it once at the start; existing handlers are kept."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_HUMAN, CLOCK))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    if log_format == "json":  # these write to stderr by themselves, over many lines
+    if log_format == "json":  # warnings and uncaught exceptions would write several lines of text to stderr
         logging.captureWarnings(True)
         sys.excepthook = _log_uncaught
 
 
 def writes_json() -> bool:
-    """Whether this process logs so: then all that it says on stderr should be."""
+    """Whether this process logs JSON, so that everything else on stderr should be JSON too."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 def relayed(process: str, line: str) -> str:
-    """A line that another process wrote, as JSON that names it; text that is no JSON object becomes the message."""
+    """A line of another process as JSON with the process's name. Text that is not a JSON object becomes the message."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -48,10 +48,10 @@ def relayed(process: str, line: str) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """time (RFC 3339, UTC), level, logger, message, exception if there is one, then the record's `fields`."""
+    """Formats a record as time (RFC 3339, UTC), level, logger, message, exception if any, and the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Returns one line."""
         entry = _entry(datetime.fromtimestamp(record.created, UTC), record.levelname, record.name, record.getMessage())
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
@@ -67,10 +67,10 @@ def _entry(time: datetime, level: str, logger: str, message: str) -> dict[str, o
 
 
 def _dumps(entry: Mapping[str, object]) -> str:
-    """In ASCII, so that no terminal, locale or lone surrogate can break a line."""
+    """JSON in ASCII, which no terminal, locale or lone surrogate can break."""
     try:
         return json.dumps(entry, default=str, allow_nan=False)
-    except ValueError:  # JSON has no such numbers
+    except ValueError:  # NaN or infinity, which JSON does not have
         return json.dumps(json.loads(json.dumps(entry, default=str), parse_constant=str))
 
 

@@ -1,32 +1,10 @@
-"""Built-in model profiles: what is known of a model before its checkpoint is at hand."""
+"""Built-in model configs: the known properties of a model, without its checkpoint."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from v4_core.config import ModelConfig, Yarn
 from v4_core.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Generation:
-    """How a model is meant to be talked to."""
-
-    default_mode: str = "thinking"  # or "chat"
-    effort_levels: tuple[str, ...] = ("none", "high", "max")
-    default_effort: str = "high"
-    max_output_tokens: int = 393_216
-    temperature: float = 1.0
-    top_p: float = 1.0
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A named model: its shape and its generation block."""
-
-    name: str
-    config: ModelConfig
-    generation: Generation
-
 
 _FLASH = ModelConfig(
     vocab_size=129_280, hidden_size=4096, ratios=(0, 0, *(4, 128) * 20, 4), num_heads=64, head_dim=512,
@@ -53,17 +31,13 @@ _DEMO = ModelConfig(
     bos_token_id=0, eos_token_ids=(1,), draft_layers=0, dtype="fp32", quantised=False,
 )  # fmt: skip
 
-PROFILES = {
-    "demo": Profile("demo", _DEMO, Generation(default_mode="chat", max_output_tokens=8191, temperature=0.6, top_p=0.9)),
-    "flash": Profile("flash", _FLASH, Generation()),
-    "pro": Profile("pro", _PRO, Generation()),
-}
+PROFILES = {"demo": _DEMO, "flash": _FLASH, "pro": _PRO}
 
 
 def model_config(model: str) -> ModelConfig:
-    """The config of a profile name or of a checkpoint path. Raises ConfigError."""
+    """Returns the config of a profile or of a checkpoint folder. Raises ConfigError if `model` is neither."""
     if model in PROFILES:
-        return PROFILES[model].config
+        return PROFILES[model]
     if not Path(model).exists():
         raise ConfigError(f"{model!r} is neither a profile ({', '.join(PROFILES)}) nor an existing path")
     return ModelConfig.from_path(Path(model))

@@ -1,4 +1,4 @@
-"""A file that is read again when it changes, as mounted Secrets and ConfigMaps do. Broken content changes nothing."""
+"""Reloads a file when it changes, as mounted Secrets and ConfigMaps do. Invalid content is logged and ignored."""
 
 import asyncio
 import logging
@@ -17,23 +17,26 @@ _POLL_SECONDS = 1.0
 
 
 class Reloaded(Generic[T]):
-    """What a file says; `current` changes only in `look`, or between two turns of the loop that runs `follow`."""
+    """The parsed content of a file. `current` changes only inside `look`, or on the event loop that runs `follow`."""
 
     def __init__(self, path: Path, read: Callable[[Path], T], changed: Callable[[T], None] = lambda _: None) -> None:
-        """`read` raises ConfigError on what cannot be used, as this does; `changed` hears of every later content."""
+        """Reads the file. `read` parses it and raises ConfigError if it is invalid, which this passes on.
+
+        `changed` is called with every later content.
+        """
         self._path, self._read, self._changed = path, read, changed
-        self._version = _version(path)  # ahead of reading: a change between the two is read again
+        self._version = _version(path)  # taken before reading, so that a change in between is read again
         self.current = read(path)
 
     async def follow(self) -> None:
-        """Look at the file every second, until cancelled. A long file is read beside the event loop."""
+        """Checks the file every second until cancelled. The file is read in a thread, beside the event loop."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             if self._is_another():
                 self._take(await asyncio.to_thread(self._outcome))
 
     def look(self) -> None:
-        """Read the file again if it is another one now."""
+        """Reads the file again if it has changed."""
         if self._is_another():
             self._take(self._outcome())
 
@@ -49,15 +52,15 @@ class Reloaded(Generic[T]):
 
     def _take(self, outcome: T | ConfigError) -> None:
         if isinstance(outcome, ConfigError):
-            log.error("%s; what it said before holds on", outcome)
+            log.error("%s; the former content stays in effect", outcome)
             return
         self.current = outcome
-        log.info("%s was read again", self._path)
+        log.info("reloaded %s", self._path)
         self._changed(outcome)
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
-    """Differs when the file was written, replaced or made readable, behind a link too; None while there is none."""
+    """Changes when the file, or the target of a link, is written, replaced or made readable. None if it is absent."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,6 +1,6 @@
-"""How the tokens of a request are drawn.
+"""The sampling parameters of a request.
 
-A draw depends on these, the prompt's ids and the output's ids so far: nothing else.
+A sampled token depends only on these parameters, the prompt's ids and the output's ids so far.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from v4_core.v1 import worker_pb2 as pb
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters of one request; ranges are checked where a user's values enter, in the router."""
+    """Sampling parameters of one request. The router checks the ranges of users' values."""
 
     temperature: float = 1.0  # 0 = greedy
     top_k: int = 0  # 0 = off
@@ -25,12 +25,12 @@ class Sampling:
     logprobs: int | None = None  # alternatives to report beside each sampled token's own; None = no logprobs
 
     def to_proto(self) -> pb.Sampling:
-        """As it travels."""
+        """Returns the message of the worker protocol."""
         return pb.Sampling(**vars(self))
 
     @classmethod
     def from_proto(cls, message: pb.Sampling) -> "Sampling":
-        """As it was sent."""
+        """Reads the message of the worker protocol."""
         return cls(
             temperature=message.temperature,
             top_k=message.top_k,

@@ -1,4 +1,4 @@
-"""How a process that handles SIGINT and SIGTERM in its event loop ends. Knows no process."""
+"""Runs an event loop whose program handles SIGINT and SIGTERM, and ends it safely. Knows no process."""
 
 import asyncio
 import signal
@@ -7,8 +7,10 @@ from typing import Any
 
 
 def run(main: Coroutine[Any, Any, None], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-    """As asyncio.run. Signals that `main` handled are ignored once it is over: one that comes while the interpreter
-    ends would kill a process that has done all it was to do."""
+    """Like asyncio.run, but ignores the signals that `main` handled once `main` has ended.
+
+    A signal during the interpreter's shutdown would otherwise kill a process that has finished its work.
+    """
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(main)
         for number in (signal.SIGINT, signal.SIGTERM):

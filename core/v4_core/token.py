@@ -1,6 +1,6 @@
-"""The component token: the one secret that router and workers of a deployment share, read from a file.
+"""The component token: the secret that the routers and workers of a deployment share, read from a file.
 
-Knows the file and how a gRPC call shows the token; knows no server and no channel.
+Knows the file and the metadata of gRPC calls that carry the token. Knows no server and no channel.
 """
 
 import hmac
@@ -14,24 +14,24 @@ _SCHEME = "Bearer "
 
 
 class TokenFile:
-    """The token in a file, read again when the file changes; one that can no longer be read stays valid."""
+    """The token in a file. It is reloaded when the file changes, and stays valid if the file becomes unreadable."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError if the file cannot be read or holds no token."""
+        """Raises ConfigError if the file cannot be read or does not hold a token."""
         self._file = Reloaded(path, _read)
 
     def current(self) -> str:
-        """The token now."""
+        """The present token."""
         self._file.look()
         return self._file.current
 
     def accepts(self, shown: str) -> bool:
-        """Whether the value of a call's `authorization` shows this token. Takes equally long for all wrong ones."""
+        """Whether the value of a call's `authorization` has this token. The comparison takes constant time."""
         return hmac.compare_digest(shown.encode(), (_SCHEME + self.current()).encode())
 
 
 def metadata(token: TokenFile | None) -> tuple[tuple[str, str], ...]:
-    """What a call to a worker carries; nothing where no token is in use."""
+    """The metadata of a call to a worker; empty without a token."""
     return () if token is None else ((METADATA_KEY, _SCHEME + token.current()),)
 
 

@@ -1,8 +1,8 @@
-"""Spans of one process, sent by OTLP over gRPC where the standard environment names a receiver. Knows no request.
+"""Exports a process's spans by OTLP over gRPC if OpenTelemetry's environment variables say so. Knows no request.
 
-OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT switches it on; everything else is the OpenTelemetry
-SDK's own environment too: names, headers, certificates, sampling, batches. Where none is named nothing of OpenTelemetry
-is imported. Spans are made with times that the caller took, in seconds since 1970, so that decisions need no clock.
+OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT enables tracing; without them OpenTelemetry is not
+imported. The OpenTelemetry SDK reads all other settings from its own variables: names, headers, certificates, sampling,
+batches. The caller passes the times of spans in seconds since 1970, so this module needs no clock.
 """
 
 import logging
@@ -29,7 +29,7 @@ _FLUSH_SECONDS = 2.0  # at the end of the process, for a receiver that does not 
 
 @dataclass(frozen=True)
 class Context:
-    """What a span's children are told of it: the two headers of W3C Trace Context; empty = no parent."""
+    """The two headers of W3C Trace Context by which children refer to a span; empty = no parent."""
 
     traceparent: str = ""
     tracestate: str = ""
@@ -39,22 +39,22 @@ NO_CONTEXT: Final = Context()
 
 
 class Span:
-    """Something that takes time. Ends once; what is said of it later is lost."""
+    """A span. It ends once; attributes and events that are added later are lost."""
 
     def __init__(self, span: "trace.Span", context: Context) -> None:
         self.context = context
         self._span = span
 
     def set(self, attributes: Attributes) -> None:
-        """Add facts."""
+        """Adds attributes."""
         self._span.set_attributes(attributes)
 
     def event(self, name: str, at: float, attributes: Attributes) -> None:
-        """Something that happened within it."""
+        """Adds an event."""
         self._span.add_event(name, attributes, _nanoseconds(at))
 
     def end(self, at: float, error: str = "", message: str = "") -> None:
-        """`error`: a word for what failed, which few spans differ in; empty = nothing did."""
+        """Ends the span. `error` is the kind of the failure, a value of low cardinality; empty = no failure."""
         from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415
 
         if error:
@@ -64,13 +64,14 @@ class Span:
 
 
 class Tracing:
-    """Makes spans, and sends them from a thread of its own."""
+    """Creates spans and exports them from a thread of its own."""
 
     def __init__(self, service: str) -> None:
-        """Use `tracing`. Raises ModuleNotFoundError without OpenTelemetry, ValueError on values of its environment."""
+        """Call `tracing` instead. Raises ModuleNotFoundError without OpenTelemetry, and ValueError if one of its
+        variables is invalid."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-        # It warns of what is wrong with a client's headers, and repeats their text: a line for every such request.
+        # It logs a warning with the text of the headers for each request with invalid trace headers.
         logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
         self._provider = _provider(service)
         self._tracer = self._provider.get_tracer("v4serve", version("v4serve"))
@@ -79,7 +80,7 @@ class Tracing:
     def start(
         self, name: str, parent: Context, at: float, attributes: Attributes | None = None, *, server: bool = False
     ) -> Span:
-        """A child of `parent`, or the first of a trace. `server`: it answers another program's request."""
+        """Starts a child of `parent`, or the first span of a trace. `server`: it serves another program's request."""
         from opentelemetry.trace import SpanKind, set_span_in_context  # noqa: PLC0415
 
         headers = {"traceparent": parent.traceparent, "tracestate": parent.tracestate}
@@ -95,7 +96,7 @@ class Tracing:
         return Span(span, Context(**told))
 
     def close(self) -> None:
-        """Send what was not sent yet, for a bounded time."""
+        """Exports the remaining spans, for at most 2 s."""
         closing = threading.Thread(target=self._provider.shutdown, name="tracing-end", daemon=True)
         closing.start()
         closing.join(_FLUSH_SECONDS)
@@ -103,9 +104,9 @@ class Tracing:
 
 @contextmanager
 def tracing(service: str) -> Iterator[Tracing | None]:
-    """The process's tracing, closed at the end; None where the environment does not ask for it.
+    """Yields the process's tracing and closes it at the end; yields None if the environment does not enable it.
 
-    `service` is its name unless the environment gives another one. Raises ConfigError.
+    `service` is the service's name unless the environment sets another one. Raises ConfigError.
     """
     if not wanted(os.environ):
         yield None
@@ -118,7 +119,7 @@ def tracing(service: str) -> Iterator[Tracing | None]:
 
 
 def wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the environment asks for traces. Raises ConfigError if it asks for another protocol."""
+    """Whether the environment enables tracing. Raises ConfigError if it demands a protocol other than gRPC."""
     endpoint = next((name for name in _ENDPOINTS if environment.get(name)), None)
     disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if endpoint is None or disabled or environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":

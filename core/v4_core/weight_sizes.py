@@ -1,7 +1,7 @@
-"""Bytes that a checkpoint's tensors take, computed from the model's config alone. Reads no file.
+"""Computes the bytes of a checkpoint's tensors from the model's config. Reads no file.
 
-Quantised checkpoints hold routed experts in fp4 with a scale per 32 inputs, and other projections in fp8 with a scale
-per 128 x 128. Everything else has the config's dtype, or is fp32.
+Quantised checkpoints hold routed experts in fp4 with one scale per 32 inputs, and other projections in fp8 with one
+scale per 128 x 128 values. All other tensors have the config's dtype or are fp32.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ _FP8_BLOCK, _FP4_BLOCK = 128, 32
 
 @dataclass(frozen=True)
 class WeightBytes:
-    """Of a whole checkpoint, draft layers included."""
+    """Bytes of a whole checkpoint, including draft layers."""
 
-    experts: int  # routed experts, which devices share out among them
-    rest: int
+    experts: int  # routed experts, which are distributed over devices
+    rest: int  # all other tensors
 
     @property
     def total(self) -> int:
@@ -27,7 +27,7 @@ class WeightBytes:
 
 
 def weight_bytes(c: ModelConfig) -> WeightBytes:
-    """Of a checkpoint of this shape."""
+    """Computes the bytes of a checkpoint with this config."""
     layers = sum(_layer(c, ratio, hashed=i < c.num_hash_layers) for i, ratio in enumerate(c.ratios))
     draft = _layer(c, SWA, hashed=False) + 2 * _linear(c, c.hidden_size, c.hidden_size)
     draft += _plain(c, 3 * c.hidden_size) + _head_connection(c)
@@ -55,7 +55,7 @@ def _routed_expert(c: ModelConfig) -> int:
 
 
 def _layer(c: ModelConfig, ratio: int, *, hashed: bool) -> int:
-    """Without its routed experts; `hashed` layers choose those by token id."""
+    """Bytes of a layer without its routed experts; `hashed` layers choose their experts by token id."""
     choice = c.vocab_size * c.experts_per_token * _INT64 if hashed else c.n_routed_experts * _FP32
     gate = _plain(c, c.n_routed_experts * c.hidden_size) + choice
     wide, narrow = c.moe_intermediate_size, c.hidden_size

@@ -302,7 +302,7 @@ def test_weights_that_are_still_being_fetched_decide_nothing(tmp_path: Path) -> 
 def test_a_damaged_shard_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_text(json.dumps(deepseek()))
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"model\.safetensors is no (complete|readable) safetensors file"):
+    with pytest.raises(ConfigError, match=r"model\.safetensors is not a (complete|valid) safetensors file"):
         ModelConfig.from_path(tmp_path)
 
 
@@ -314,7 +314,7 @@ def test_from_path_takes_the_folder_or_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "does not exist"), ("{", "cannot read"), ("[1]", "holds no JSON object"), ("\xff", "cannot read")],
+    [(None, "does not exist"), ("{", "cannot read"), ("[1]", "does not hold a JSON object"), ("\xff", "cannot read")],
 )
 def test_from_path_refuses_a_bad_file(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:

@@ -14,7 +14,7 @@ def test_plain_data() -> None:
 
 @pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3", "x: {a: 1, a: 1}", "'a': 1\na: 2", "- {1: a, 1: b}"])
 def test_a_key_that_stands_twice(text: str) -> None:
-    with pytest.raises(RepeatedKey, match="stands twice"):
+    with pytest.raises(RepeatedKey, match="occurs twice"):
         parse_yaml(text)
 
 

@@ -30,21 +30,7 @@ def test_flash_and_pro_differ_as_published() -> None:
 
 
 def test_the_demo_profile_is_the_model_that_ships() -> None:
-    generation = json.loads((DEMO_MODEL / "generation_config.json").read_text())
-    profile = PROFILES["demo"]
-    assert profile.config == ModelConfig.from_path(DEMO_MODEL)
-    assert profile.generation.default_mode == generation["default_mode"]
-    assert profile.generation.temperature == generation["temperature"]
-    assert profile.generation.top_p == generation["top_p"]
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_the_generation_block_is_consistent(name: str) -> None:
-    profile = PROFILES[name]
-    assert profile.name == name
-    assert profile.generation.default_mode in ("thinking", "chat")
-    assert profile.generation.default_effort in profile.generation.effort_levels
-    assert profile.generation.max_output_tokens < profile.config.max_position
+    assert PROFILES["demo"] == ModelConfig.from_path(DEMO_MODEL)
 
 
 def test_a_path_is_a_model_too(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_broken_content_changes_nothing_and_is_logged_once(mounted: Path, caplog
         file.look()
     (record,) = caplog.records
     assert "'two'" in record.getMessage()
-    assert "holds on" in record.getMessage()
+    assert "stays in effect" in record.getMessage()
     mounted.unlink()
     file.look()
     assert file.current == 1

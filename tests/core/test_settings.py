@@ -101,7 +101,7 @@ def test_a_built_group_may_be_an_override() -> None:
         ("{model: m, ratio: .nan}", "ratio must be a finite number, not nan"),
         (f"{{model: m, ratio: {10**400}}}", "ratio must be a finite number, not 1000"),
         ("{model: m, ratio: true}", "ratio must be a number, not True"),
-        ("{model: m, port: 1, port: 2}", "'port' stands twice"),
+        ("{model: m, port: 1, port: 2}", "'port' occurs twice"),
         ("{model: m, port: 0x_}", "is no YAML"),
         ("{model: m, ratio: high}", "ratio must be a number, not 'high'"),
         ("{model: m, name: 1}", "name must be text, not 1"),

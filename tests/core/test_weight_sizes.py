@@ -13,11 +13,11 @@ def test_the_demo_model_to_the_byte() -> None:
         (length,) = struct.unpack("<Q", file.read(8))
         tensors = json.loads(file.read(length))
     stored = {name: t["data_offsets"][1] - t["data_offsets"][0] for name, t in tensors.items() if name[:2] != "__"}
-    sizes = weight_bytes(PROFILES["demo"].config)
+    sizes = weight_bytes(PROFILES["demo"])
     assert sizes.total == sum(stored.values())
     assert sizes.experts == sum(size for name, size in stored.items() if ".experts." in name)
 
 
 @pytest.mark.parametrize(("profile", "gib"), [("flash", 149), ("pro", 805)])
 def test_the_published_checkpoints(profile: str, gib: int) -> None:
-    assert round(weight_bytes(PROFILES[profile].config).total / 2**30) == gib
+    assert round(weight_bytes(PROFILES[profile]).total / 2**30) == gib

@@ -54,7 +54,7 @@ def test_golden_rope() -> None:
 
 
 def test_golden_frequencies() -> None:
-    config = PROFILES["flash"].config
+    config = PROFILES["flash"]
     main, yarn = (inverse_frequencies(config, compressed) for compressed in (False, True))
     golden = {0: (1.0, 1.0), 16: (9.99999978e-3, 2.26562493e-3), 24: (1.00000005e-3, 1.95312532e-5)}
     golden |= {15: (1.33352149e-2, 3.63553851e-3), 25: (7.49894185e-4, 5.37231244e-6), 31: (1.3335215e-4, 5.6805294e-7)}

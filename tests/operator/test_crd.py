@@ -167,11 +167,11 @@ def test_the_lists_in_rules_are_the_table_of_accelerators() -> None:
 
 def test_the_sizes_in_rules_are_the_profiles() -> None:
     tables = [dict(re.findall(r"'(\w+)': (\d+)", rule["rule"])) for rule in RULES if "{'demo'" in rule["rule"]]
-    groups = {name: str(profile.config.o_groups) for name, profile in PROFILES.items()}
-    experts = {name: str(profile.config.n_routed_experts) for name, profile in PROFILES.items()}
+    groups = {name: str(profile.o_groups) for name, profile in PROFILES.items()}
+    experts = {name: str(profile.n_routed_experts) for name, profile in PROFILES.items()}
     assert tables == [groups, groups, experts, experts]
-    assert all(profile.config.num_heads % profile.config.o_groups == 0 for profile in PROFILES.values())
-    longest = {name: profile.config.max_position for name, profile in PROFILES.items()}
+    assert all(profile.num_heads % profile.o_groups == 0 for profile in PROFILES.values())
+    longest = {name: profile.max_position for name, profile in PROFILES.items()}
     assert any(f"<= {longest['demo']}" in rule["rule"] for rule in RULES)
     assert at("model.contextLength")["maximum"] == longest["flash"] == longest["pro"]
 

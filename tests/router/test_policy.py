@@ -118,7 +118,7 @@ async def test_a_transfer_may_fail_the_request(deploy: Deploy, first: str) -> No
         ("request_timeout_seconds: 2592001", "at most 2592000"),
         ("request_timeout_seconds: .inf", "request_timeout_seconds must be a finite number"),
         ("max_requests: -1", "max_requests is -1: give 0 for no limit"),
-        ("max_requests: 1\nmax_requests: 2", "stands twice"),
+        ("max_requests: 1\nmax_requests: 2", "occurs twice"),
         ("without_prefill: never", "without_prefill is 'never'; choose one of serve, refuse"),
         ("on_transfer_failure: retry", "choose one of recompute, fail"),
     ],

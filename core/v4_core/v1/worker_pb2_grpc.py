@@ -28,11 +28,11 @@ if _version_not_supported:
 class WorkerStub:
     """How routers talk to workers and workers to each other.
 
-    Every message carries (request, attempt). A receiver ignores attempts lower than the highest it has seen of a
-    request, and cancelling is idempotent. Token ids travel packed as little-endian uint32.
+    Every message carries (request, attempt). A receiver ignores attempts lower than the highest that it has seen for a
+    request. Cancelling is idempotent. Token ids are packed as little-endian uint32.
 
-    Where a component token is in use, callers of both services show it as metadata `authorization: Bearer TOKEN`, and get
-    UNAUTHENTICATED without.
+    With a component token, callers of both services send it as metadata `authorization: Bearer TOKEN`; without it, calls
+    fail with UNAUTHENTICATED.
 
     """
 
@@ -57,17 +57,17 @@ class WorkerStub:
 class WorkerServicer:
     """How routers talk to workers and workers to each other.
 
-    Every message carries (request, attempt). A receiver ignores attempts lower than the highest it has seen of a
-    request, and cancelling is idempotent. Token ids travel packed as little-endian uint32.
+    Every message carries (request, attempt). A receiver ignores attempts lower than the highest that it has seen for a
+    request. Cancelling is idempotent. Token ids are packed as little-endian uint32.
 
-    Where a component token is in use, callers of both services show it as metadata `authorization: Bearer TOKEN`, and get
-    UNAUTHENTICATED without.
+    With a component token, callers of both services send it as metadata `authorization: Bearer TOKEN`; without it, calls
+    fail with UNAUTHENTICATED.
 
     """
 
     def Serve(self, request_iterator, context):
-        """One stream per router and worker. Its end is the end of the worker for that router, and of everything that router
-        started there. The worker answers with one message per engine step, holding all of that router's events.
+        """One stream per router and worker. When it ends, the worker cancels everything that the router started on it. The
+        worker sends one message per engine step with all events for that router.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,11 +103,11 @@ def add_WorkerServicer_to_server(servicer, server):
 class Worker:
     """How routers talk to workers and workers to each other.
 
-    Every message carries (request, attempt). A receiver ignores attempts lower than the highest it has seen of a
-    request, and cancelling is idempotent. Token ids travel packed as little-endian uint32.
+    Every message carries (request, attempt). A receiver ignores attempts lower than the highest that it has seen for a
+    request. Cancelling is idempotent. Token ids are packed as little-endian uint32.
 
-    Where a component token is in use, callers of both services show it as metadata `authorization: Bearer TOKEN`, and get
-    UNAUTHENTICATED without.
+    With a component token, callers of both services send it as metadata `authorization: Bearer TOKEN`; without it, calls
+    fail with UNAUTHENTICATED.
 
     """
 
@@ -167,8 +167,8 @@ class Worker:
 
 
 class TransferStub:
-    """Moves a leased cache from the worker that computed it to the one that continues it.
-    Served with its own serializer, since protobuf would copy the payload: the request is a PullRequest, each response
+    """Transfers a leased cache from the worker that computed it to the worker that continues it.
+    Pull has its own serializer, because protobuf would copy the payload. The request is a PullRequest; each response is
     one raw frame (v4_kvtransfer/frames.py): Hello, then data in stream order, then Final.
     rpc Pull(PullRequest) returns (stream <raw frame>);
     """
@@ -187,14 +187,14 @@ class TransferStub:
 
 
 class TransferServicer:
-    """Moves a leased cache from the worker that computed it to the one that continues it.
-    Served with its own serializer, since protobuf would copy the payload: the request is a PullRequest, each response
+    """Transfers a leased cache from the worker that computed it to the worker that continues it.
+    Pull has its own serializer, because protobuf would copy the payload. The request is a PullRequest; each response is
     one raw frame (v4_kvtransfer/frames.py): Hello, then data in stream order, then Final.
     rpc Pull(PullRequest) returns (stream <raw frame>);
     """
 
     def Confirm(self, request, context):
-        """Acknowledges a complete pull. `held` says that the lease never lapsed; the lease ends with this call.
+        """Confirms a complete pull. `held` tells whether the lease was held without interruption. The call ends the lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -217,8 +217,8 @@ def add_TransferServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Transfer:
-    """Moves a leased cache from the worker that computed it to the one that continues it.
-    Served with its own serializer, since protobuf would copy the payload: the request is a PullRequest, each response
+    """Transfers a leased cache from the worker that computed it to the worker that continues it.
+    Pull has its own serializer, because protobuf would copy the payload. The request is a PullRequest; each response is
     one raw frame (v4_kvtransfer/frames.py): Hello, then data in stream order, then Final.
     rpc Pull(PullRequest) returns (stream <raw frame>);
     """

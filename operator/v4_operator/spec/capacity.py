@@ -42,7 +42,7 @@ def device_memory(pool: Pool) -> int:
 
 def model_config(spec: Spec) -> ModelConfig | None:
     """The model's configuration; None if its profile is unknown."""
-    return PROFILES[spec.model.profile].config if spec.model.profile else None
+    return PROFILES[spec.model.profile] if spec.model.profile else None
 
 
 def geometry(spec: Spec) -> CacheGeometry | None:

@@ -62,7 +62,7 @@ def _model(spec: Spec) -> Iterator[Problem]:
     if model.source == "demo" and model.profile != "demo":
         message = f"model.profile is {model.profile}, but the source is model.demo; set it to demo or leave it out"
         yield _invalid("model.profile", message)
-    longest = PROFILES[model.profile].config.max_position if model.profile else 1 << 20
+    longest = PROFILES[model.profile].max_position if model.profile else 1 << 20
     if model.context_length > longest:
         message = (
             f"model.contextLength is {model.context_length}, more than the model's maximum of {longest} tokens; lower "
@@ -113,7 +113,7 @@ def _sizes(spec: Spec) -> Iterator[Problem]:
     """Parallel sizes must divide the model's heads, output groups and experts."""
     if not spec.model.profile:
         return
-    config = PROFILES[spec.model.profile].config
+    config = PROFILES[spec.model.profile]
     for name, pool in _pools(spec):
         tensor, devices = pool.parallel.tensor, pool.parallel.tensor * pool.parallel.data
         if config.num_heads % tensor or config.o_groups % tensor:
@@ -185,7 +185,7 @@ def _engine(spec: Spec) -> Iterator[Problem]:
     def lacks(field: str, limit: str, instead: str) -> Problem:
         return Problem(ENGINE_LACKS, f"{field}: this version of v4serve {limit}; {instead}", field)
 
-    if spec.model.profile and PROFILES[spec.model.profile].config.quantised:
+    if spec.model.profile and PROFILES[spec.model.profile].quantised:
         limit = f"cannot load the fp8 and fp4 weights of {spec.model.profile}"
         yield lacks("model.profile", limit, "serve a bf16 or fp32 checkpoint, and leave the profile out")
     for field, storage in (("cache.format", spec.cache.format), ("cache.indexFormat", spec.cache.index_format)):

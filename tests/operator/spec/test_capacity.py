@@ -98,7 +98,7 @@ def test_devices_of_a_tensor_group_hold_one_cache_and_groups_have_their_own() ->
 
 def test_weights_of_a_device() -> None:
     spec = deployment(model={"pvc": {"claimName": "w"}, "profile": "flash"}).spec
-    weights = weight_bytes(PROFILES["flash"].config)
+    weights = weight_bytes(PROFILES["flash"])
     assert weights_of_device(spec, 1, 1) == weights.total
     assert weights_of_device(spec, 8, 1) == pytest.approx(weights.total / 8, abs=2)
     assert weights_of_device(spec, 1, 8) == pytest.approx(weights.experts / 8 + weights.rest, abs=2)
