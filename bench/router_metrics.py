@@ -63,7 +63,7 @@ class Requests:
         prompt.placed("prefix", PLACEMENT)
         awaited = prompt.sent(PLACEMENT, 1000, self.pace)
         prompt.began(256)
-        prompt.came(awaited)
+        prompt.first_token(awaited)
         for _ in range(tokens):
             timing.add([self.delta])
         metrics.request_prompt_tokens.observe(1000)

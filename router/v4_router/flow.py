@@ -197,7 +197,7 @@ class Flow:
             open_leg = self._legs[action.leg]
             self._fingerprint = open_leg.link.info.fingerprint
             if open_leg.awaited is not None:
-                self._timing.came(open_leg.awaited)
+                self._timing.first_token(open_leg.awaited)
                 open_leg.awaited = None
         self._emits.append(Emit(self._first + action.choice, action.ids, action.logprobs, action.finish))
 

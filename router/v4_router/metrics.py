@@ -1,4 +1,4 @@
-"""The router's metrics, `v4serve_*`, in a registry of their own. What can be looked up is looked up when scraped."""
+"""The router's metrics, `v4serve_*`, in their own registry. Gauges are read from the router when they are scraped."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ from v4_router.placement import REASONS, RETRY
 
 _ROLES = ("prefill", "decode")
 _ENDPOINTS = ("completions", "chat")
-OTHER = "other"  # endpoint of a request that was refused for its key and is for none of them
+OTHER = "other"  # route of a request without a known key that is for neither interface
 _FINISHES = ("stop", "length", "abort", "error")
 _RATIOS = (0.1, 0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0, 10.0)
 
 
 @dataclass(slots=True)
 class Transferred:
-    """Sums over adopted caches."""
+    """Sums over the caches that decode workers adopted."""
 
     count: int = 0
     bytes: int = 0
-    seconds: float = 0.0  # without those in which prefill had nothing to send
+    seconds: float = 0.0  # without the time in which the prefill worker had nothing to send
 
     def add(self, adopted: pb.Adopted) -> None:
-        """One more."""
+        """Adds one transfer."""
         self.count += 1
         self.bytes += adopted.bytes
         self.seconds += adopted.seconds - adopted.wait_seconds
 
 
 def faulty(outcome: str) -> bool:
-    """Whether a request that ended so ended by the fault of the service; else it is the client's, or nobody's."""
+    """Whether the service is at fault for this outcome of a request, rather than the client or nobody."""
     return outcome == "cancelled" or outcome.startswith("5")
 
 
@@ -44,8 +44,8 @@ class Metrics:
     """Counters and histograms of one router."""
 
     def __init__(self) -> None:
-        self.transfers: dict[str, Transferred] = {}  # by revision; of those alone that are listed
-        self.transferred_in_all = Transferred()  # never falls, whatever revisions come and go
+        self.transfers: dict[str, Transferred] = {}  # by revision, for listed revisions only
+        self.transferred_in_all = Transferred()  # of all revisions, so that it never decreases
         self.registry = process_registry()
         self._requests()
         self._durations()
@@ -54,20 +54,23 @@ class Metrics:
         self._failures()
 
     def transferred(self, adopted: pb.Adopted, revision: str) -> None:
-        """A decode worker of this revision has a cache."""
+        """Counts a cache that a decode worker of this revision adopted."""
         self.transfers.setdefault(revision, Transferred()).add(adopted)
         self.transferred_in_all.add(adopted)
 
     def keep_revisions(self, listed: Collection[str]) -> None:
-        """Forget what was transferred within the others."""
+        """Drops the sums of all other revisions."""
         self.transfers = {name: sums for name, sums in self.transfers.items() if name in listed}
 
     def ended(self, endpoint: str, outcome: str, finishes: Iterable[str | None], *, answered: bool) -> None:
-        """A request ended so, and its choices for those reasons; `answered`: a token had reached its client."""
+        """Counts a request by its outcome, and its choices by their finish reasons.
+
+        `answered`: a token had reached the client.
+        """
         self.requests.labels(endpoint, outcome).inc()
         cut = "error" if outcome.startswith("5") else "abort" if outcome in ("client_gone", "cancelled") else None
         for reason in (finish or cut for finish in finishes):
-            if reason is not None:  # refused: it never began
+            if reason is not None:  # None: the request was refused before its choices began
                 self.choices.labels(reason).inc()
         if faulty(outcome) and not answered:
             self.without_token.inc()
@@ -197,15 +200,15 @@ class Metrics:
 
 
 class FleetCollector(Collector):
-    """What a router does now, and how it sees its workers. Who is no longer listed has no sample."""
+    """Gauges of the router and of its workers. A worker that is no longer listed has no sample."""
 
     def __init__(self, fleet: Fleet, requests: Callable[[], int]) -> None:
-        """`requests`: how many are being served."""
+        """`requests` returns the number of requests that are being served."""
         self._fleet = fleet
         self._requests = requests
 
     def collect(self) -> Iterator[Metric]:
-        """All samples of now."""
+        """Yields the current samples."""
         yield GaugeMetricFamily("v4serve_requests_running", "Requests that the router serves now", self._requests())
         yield GaugeMetricFamily(
             "v4serve_requests_waiting_for_room",

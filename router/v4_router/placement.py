@@ -1,7 +1,7 @@
-"""Where a request runs: prefill and decode, or decode alone. A pure function of what is known of the workers.
+"""Chooses the workers of a prompt: a prefill and a decode worker, or a decode worker alone. Pure.
 
-Costs are tokens still to be computed before this prompt would be done; they become seconds when workers report their
-rates. A placement is a hint: the worker decides what it has, and may refuse.
+The cost of a worker is the number of tokens to compute there until the prompt is done. A placement is a hint: the
+worker itself finds what it has cached, and may refuse.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,25 +18,25 @@ REASONS: Final = (PREFIX, LEAST_QUEUED, NO_PREFILL_WORKER, NO_PREFILL_LEFT)
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """What the router knows of a worker that is up."""
+    """What the router knows about a worker that is up."""
 
     address: str
-    kind: tuple[str, str]  # revision and fingerprint: caches move between equals only
-    queued_tokens: int  # prompt tokens not yet computed: as reported, and what was sent since
-    sequences: int  # running and waiting: as reported, and what was sent since
+    kind: tuple[str, str]  # revision and fingerprint: caches move only between workers with the same ones
+    queued_tokens: int  # prompt tokens not computed yet: those reported, and those sent since the report
+    sequences: int  # running and waiting: those reported, and those sent since the report
     cached_tokens: int = 0  # of the prompt to be placed, by the router's guess
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pair, or decode alone when `prefill` is None."""
+    """A pair of workers, or a decode worker alone if `prefill` is None."""
 
     prefill: str | None
     decode: str
     reason: str  # one of REASONS
-    queued_tokens: int = 0  # prompt tokens ahead of this prompt on the prefill worker
+    queued_tokens: int = 0  # prompt tokens queued before this prompt on the prefill worker
     cached_tokens: int = 0  # of the prompt on the prefill worker, by the router's guess
-    elsewhere_tokens: int = 0  # of the prompt that another prefill worker has, and this one has not
+    elsewhere_tokens: int = 0  # of the prompt, cached on another prefill worker but not on this one
 
 
 def place(
@@ -49,10 +49,12 @@ def place(
     fingerprint: str | None = None,
     alone: bool = True,
 ) -> Placement | None:
-    """The cheapest placement, or None if no decode worker is left; or no prefill worker, unless decode may go `alone`.
+    """Returns the cheapest placement.
 
-    Prefill: fewest tokens to compute until this prompt is done. Decode: fewest sequences. Both of one kind, and of the
-    given fingerprint if tokens of it were already sent. Equals take turns: `turn` counts placements.
+    The prefill worker is the one with the fewest tokens to compute until this prompt is done, the decode worker the one
+    with the fewest sequences. Both have one kind, and `fingerprint` if it is given. Workers of equal cost take turns:
+    `turn` counts placements. Returns None if no decode worker is left, or if no prefill worker is left and decode
+    workers may not compute prompts (`alone`).
     """
     usable = [w for w in decode if w.address not in avoid and fingerprint in (None, w.kind[1])]
     if not usable:

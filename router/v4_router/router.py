@@ -1,4 +1,4 @@
-"""What one router process holds: model, workers, keys, policy, metrics, and what keeps them fresh."""
+"""The state of one router process: model, workers, keys, policy and metrics, and the tasks that keep them current."""
 
 import json
 import time
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class Router:
-    """Built outside any event loop; serves within `running`. Raises ConfigError if a file that it needs is unusable."""
+    """One router. Created outside any event loop; serves while in `running`.
+
+    Raises ConfigError if a file that the router needs cannot be used.
+    """
 
     def __init__(self, config: RouterConfig, tracing: Tracing | None = None) -> None:
         self.config = config
@@ -57,9 +60,9 @@ class Router:
             self._keys_file = Reloaded(config.api_keys, read_keys, self._follow_keys)
             self.keys = KeyRing(self._keys_file.current, lambda: self.policy.key_overlap_seconds)
         self.metrics = Metrics()
-        self.recent = Recent()  # samples of them
+        self.recent = Recent()  # samples of the metrics
         self.update(listed(config.prefill, config.decode))
-        self.requests = 0  # that have come and not ended
+        self.requests = 0  # being served now
         self.metrics.registry.register(FleetCollector(self.fleet, lambda: self.requests))
         self.draining = False  # the process is about to end
         self._pods: PodWatch | None = None
@@ -68,11 +71,11 @@ class Router:
 
     @property
     def policy(self) -> Policy:
-        """As it is now."""
+        """The current policy."""
         return self.fleet.policy
 
     def update(self, endpoints: Iterable[WorkerEndpoint]) -> None:
-        """These are the workers now."""
+        """Replaces the list of workers."""
         self.fleet.update(endpoints)
         self.metrics.keep_revisions({link.endpoint.revision for link in self.fleet.links.values()})
 
@@ -85,23 +88,25 @@ class Router:
 
     @property
     def healthy(self) -> bool:
-        """Everything that must run beside requests does."""
+        """Whether every background task is running."""
         return not self._background.broken
 
     @property
     def ready(self) -> bool:
-        """A token once went through prefill, transfer and decode, where prefill workers are meant to be, and requests
-        that come now find workers."""
+        """Whether new requests find workers, and a probe has once passed through prefill, transfer and decode.
+
+        The probe is required only where prefill workers are expected.
+        """
         proven = self._prober.paired or not self.config.expects_prefill
         return proven and self.fleet.can_serve() and not self.draining
 
     def unseen(self) -> str:
-        """Why pods cannot be seen, so that new workers are not found; empty if they are, or nobody looks for any."""
+        """Returns why the router cannot watch pods. Returns "" if it can, or if it does not need to."""
         return self._pods.problem() if self._pods is not None else ""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Finds and connects the workers, and ends everything on them when left. Raises ConfigError."""
+        """Discovers and connects the workers; on exit, ends everything that runs on them. Raises ConfigError."""
         async with self._background as background:
             self.fleet.begin(background)
             background.start(self._prober.run())
@@ -119,7 +124,7 @@ class Router:
                 self.tokenizer.close()
 
     def exchange(self, job: Job, timing: Timing) -> Exchange:
-        """The loop that runs a job."""
+        """Returns the loop that runs a job."""
         think_end = self.tokenizer.special(THINK_END) if job.thinking else None
         outputs = [
             ChoiceOutput(i, self.tokenizer.token_bytes, job.stops, think_end) for i in range(job.n * len(job.prompts))
@@ -128,7 +133,7 @@ class Router:
 
 
 def default_mode(model_path: Path) -> Mode:
-    """`default_mode` of the folder's generation_config.json; thinking if it names none. Raises ConfigError."""
+    """Returns `default_mode` of the folder's generation_config.json, by default "thinking". Raises ConfigError."""
     file = model_path / "generation_config.json"
     if not file.exists():
         return "thinking"

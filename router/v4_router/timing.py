@@ -1,4 +1,4 @@
-"""When the tokens of one request reached the router's edge: metrics, and where the request's time went."""
+"""The times of one request, as the router measures them: metrics, and the breakdown of the request's duration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from v4_router.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where the time of a request went, in seconds; None = it did not come so far."""
+    """The phases of a request in seconds; None = the request did not get that far."""
 
     ttft_seconds: float | None  # arrival to first token
-    itl_seconds: float | None  # between tokens of a choice, on average
+    itl_seconds: float | None  # mean time between two tokens of a choice
     queue_seconds: float | None  # arrival until a worker began
-    prefill_seconds: float | None  # from then until the first token
+    prefill_seconds: float | None  # a worker began until the first token
     decode_seconds: float | None  # first to last token
     total_seconds: float  # arrival until now
 
     def body(self) -> dict[str, float | None]:
-        """As a client that asks for it is told."""
+        """Returns the breakdown as the API shows it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Timing:
-    """One request, from its arrival on."""
+    """Times of one request, from its arrival on."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
         """`clock` gives seconds."""
@@ -41,13 +41,13 @@ class Timing:
         self._waited = 0.0
 
     def began(self) -> None:
-        """A worker began with a prompt of the request; the first one counts."""
+        """A worker began with a prompt of the request. Only the first call counts."""
         if self._began is None:
             self._began = self.now()
             self.metrics.queue.observe(self._began - self._arrived)
 
     def add(self, deltas: list[Delta]) -> None:
-        """Tokens that came just now."""
+        """Records tokens that were received just now."""
         metrics, now, tokens = self.metrics, self.now(), 0
         for delta in deltas:
             if count := len(delta.ids):
@@ -60,23 +60,23 @@ class Timing:
         if tokens:
             metrics.generated_tokens.inc(tokens)
             if self._first is None:
-                self._came(now)
+                self._first_token(now)
             self._last = now
 
-    def _came(self, now: float) -> None:
+    def _first_token(self, now: float) -> None:
         self._first = now
         self.metrics.ttft.observe(now - self._arrived)
         if self._began is not None:
             self.metrics.prefill.observe(now - self._began)
 
     def end(self) -> None:
-        """The last token was sent."""
+        """Records that the last token was sent."""
         self.metrics.duration.observe(self.now() - self._arrived)
         if self._first is not None:
             self.metrics.decode.observe(self._last - self._first)
 
     def breakdown(self) -> Breakdown:
-        """As far as it is known now."""
+        """Returns the times that are known now."""
         began, first = self._began, self._first
         return Breakdown(
             ttft_seconds=None if first is None else first - self._arrived,
@@ -89,23 +89,26 @@ class Timing:
 
 
 class PromptTiming:
-    """One prompt of a request: its placements, when a worker began with it, when its first token was expected."""
+    """Times of one prompt of a request: its placements, when a worker began with it, and its expected first token."""
 
     def __init__(self, request: Timing, tokens: int) -> None:
-        """`tokens`: of the prompt."""
+        """`tokens`: the length of the prompt."""
         self._request = request
         self._metrics = request.metrics
         self._tokens = tokens
         self._begun = False
 
     def placed(self, reason: str, placement: Placement) -> None:
-        """A placement was chosen."""
+        """Counts a placement."""
         self._metrics.placements.labels(reason).inc()
         if placement.elsewhere_tokens:
             self._metrics.elsewhere.inc(placement.elsewhere_tokens)
 
     def sent(self, placement: Placement, tokens: int, pace: Pace) -> Awaited:
-        """So many tokens go to a prefill worker of that pace; what its first token is awaited with."""
+        """Records that `tokens` tokens were sent to a prefill worker of this pace.
+
+        Returns the record to pass to `first_token`.
+        """
         uncached = tokens - placement.cached_tokens
         awaited = Awaited(pace, placement.queued_tokens, uncached, self._request.now())
         if (expected := awaited.expect()) is not None:
@@ -113,14 +116,14 @@ class PromptTiming:
         return awaited
 
     def began(self, cached_tokens: int) -> None:
-        """A worker began, and had so many of the prompt's tokens; the first one counts."""
+        """A worker began with the prompt and had `cached_tokens` of it cached. Only the first call counts."""
         if not self._begun:
             self._begun = True
             self._request.began()
             self._metrics.prompt_tokens.inc(self._tokens)
             self._metrics.cached_tokens.inc(cached_tokens)
 
-    def came(self, awaited: Awaited) -> None:
-        """The awaited token is here."""
+    def first_token(self, awaited: Awaited) -> None:
+        """The first token of a prompt that was sent is received: compares its time with the estimate."""
         if (error := awaited.came(self._request.now())) is not None:
             self._metrics.ttft_error.observe(error)

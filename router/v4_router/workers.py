@@ -1,8 +1,8 @@
-"""The router's side of one worker: one bidirectional stream, kept up, and the fan-out of its events.
+"""The router's connection to one worker: keeps one bidirectional stream up and dispatches the worker's events.
 
-Knows endpoints, streams and load; not what a request is beyond (request, attempt). A worker is up from the first
-message of its stream, its load, to the stream's end, which is the end of everything that was started on it: each open
-leg then hears None.
+Knows endpoints, streams and load; of a request it knows only (request, attempt). A worker is up from the first message
+of its stream, which holds its load, until the stream ends. The end of the stream also ends every leg that was started
+on the worker: each open leg then receives None.
 """
 
 import asyncio
@@ -35,26 +35,26 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.enable_http_proxy", 0),
 )
-_BACKOFF_SECONDS = (0.05, 2.0)  # first and longest pause between two connections
-_START_SECONDS = 120.0  # that a worker may be missing without a warning
-_SILENCE_SECONDS = 2.0  # after which the worker is asked for its load, which also proves that it lives
-# What gRPC puts before the cause where no connection came about; the address is told anyway.
+_BACKOFF_SECONDS = (0.05, 2.0)  # first and longest pause before a new connection
+_START_SECONDS = 120.0  # a new worker may be unreachable for so long before that is logged as a warning
+_SILENCE_SECONDS = 2.0  # of a worker, after which it is asked for its load; its answer also proves that it is alive
+# gRPC's text before the cause when a connection fails. It is removed: the router's message names the address already.
 _NO_CONNECTION = re.compile(
     r"failed to connect to all addresses; last error: \w+: \S+: (?:Failed to connect to remote host: )?"
 )
 
 
 class WrongWorker(Exception):
-    """Something else than a working worker of the expected role answers at an address."""
+    """What answers at an address is not a working worker of the expected role and model."""
 
 
 def blocks_needed(tokens: int, choices: int) -> int:
-    """Block slots for a cache of so many tokens that so many choices continue."""
+    """Returns the block slots for a cache of so many tokens that so many choices continue."""
     return -(-tokens // BLOCK_TOKENS) + choices
 
 
 class WorkerLink:
-    """One worker. `run` keeps the stream up; the other methods never block and belong to the same event loop."""
+    """One worker. `run` keeps the stream up; the other methods never block, and belong to the same event loop."""
 
     def __init__(
         self,
@@ -63,61 +63,62 @@ class WorkerLink:
         token: TokenFile | None = None,
         tokenizer: str = "",
     ) -> None:
-        """`tokenizer`: the digest that a worker's must equal, if it has one."""
-        self.endpoint = endpoint  # as discovery says now; address, role and pod stay
+        """`tokenizer`: digest of the router's tokenizer, which the worker's must equal if it reports one."""
+        self.endpoint = endpoint  # the latest from discovery; its address, role and pod never change
         self.address = endpoint.address
         self.role = endpoint.role
         self.prefixes = PrefixIndex()
         self.pace = Pace()
-        self.placed_tokens = 0  # of prompts, since this worker is listed
+        self.placed_tokens = 0  # prompt tokens of all legs since this worker was listed
         self.info = pb.WorkerInfo()
         self.load = pb.Load()
         self.up = False
-        self.probed = False  # a token went through this process
-        self.error = ""  # why it is not up, or why its last probe failed
-        self._said = logging.NOTSET  # how `error` was logged
+        self.probed = False  # a probe passed on this process of the worker
+        self.error = ""  # why the worker is not up, or why its latest probe failed
+        self.on_change: Callable[[WorkerLink], None] = lambda link: None  # called after a report, a probe and a loss
+        self._logged_level = logging.NOTSET  # of `error`
         self._warn_from = time.monotonic() + _START_SECONDS
         self._timeout = connect_timeout_seconds
         self._token = token
         self._tokenizer = tokenizer
         self._retired = False
-        self._over = asyncio.Event()  # retired, and no leg is left
+        self._finished = asyncio.Event()  # retired, and no leg is left
         self._legs: dict[tuple[str, int], Deliver] = {}
-        self._outgoing: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()  # None: the stream is over
-        self._sent_tokens = 0  # prompt tokens sent since the last report, which cannot know of them
-        self._sent_sequences = 0  # likewise
-        self._sent_blocks = 0  # likewise
-        self._refused = False  # a leg for want of room, since the last report
-        self.on_change: Callable[[WorkerLink], None] = lambda link: None  # called after a report, and at its loss
-        self._heard = False  # within the present period of silence
+        self._outgoing: asyncio.Queue[pb.ToWorker | None] = asyncio.Queue()  # None ends the stream
+        # Sent since the latest load report, which does not include them yet.
+        self._sent_tokens = 0
+        self._sent_sequences = 0
+        self._sent_blocks = 0
+        self._refused = False  # the worker was full for a leg since its latest load report
+        self._received = False  # a message, since `_watch` last looked
 
     @property
     def legs(self) -> int:
-        """Legs that are open here."""
+        """The number of open legs."""
         return len(self._legs)
 
     @property
     def open(self) -> bool:
-        """Whether it takes new legs, by its own word and the cluster's."""
+        """Whether the worker takes new legs, according to itself and to discovery."""
         return self.up and self.endpoint.ready and not self.endpoint.leaving and not self.load.draining
 
     @property
     def usable(self) -> bool:
-        """Whether requests may be sent here."""
+        """Whether requests may be sent to the worker."""
         return self.probed and self.open
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Revision and fingerprint: caches move between equals only."""
+        """Revision and fingerprint: caches move only between workers with the same ones."""
         return self.endpoint.revision, self.info.fingerprint
 
     def prove(self) -> None:
-        """A token went through this process: it takes requests."""
+        """Records that a probe passed, so that the worker gets requests."""
         self.probed = True
         self.on_change(self)
 
     def view(self, cached_tokens: int = 0) -> WorkerView:
-        """As placement sees it."""
+        """Returns the worker as placement sees it."""
         return WorkerView(
             self.address,
             self.kind,
@@ -127,13 +128,13 @@ class WorkerLink:
         )
 
     def has_room(self, blocks: int, tails: int) -> bool:
-        """Whether so many blocks and live tails are to be had, as last reported and less what was sent since."""
+        """Whether so many blocks and live tails are free: those of the latest report, less what was sent since."""
         load = self.load
         enough = load.slots_free + load.slots_evictable >= blocks + self._sent_blocks
         return not self._refused and enough and load.tails_used + self._sent_sequences + tails <= load.tails_total
 
     def start(self, start: pb.Start, uncached_tokens: int, deliver: Deliver) -> None:
-        """Sends a leg; its events go to `deliver` until it is dropped. The stream's loss is None, the last of them."""
+        """Sends a leg. Its events go to `deliver` until the leg is dropped, or None if the stream is lost."""
         self._legs[start.request, start.attempt] = deliver
         self._outgoing.put_nowait(pb.ToWorker(start=start))
         self._sent_tokens += uncached_tokens
@@ -141,46 +142,52 @@ class WorkerLink:
         self._sent_blocks += blocks_needed((len(start.prompt_ids) + len(start.output_ids)) // 4, start.n)
 
     def drop(self, request: str, attempt: int, cancel_attempt: int | None) -> None:
-        """Delivers no more events of a leg. With `cancel_attempt`, the highest of its request, also cancels it."""
-        open_here = self._legs.pop((request, attempt), None) is not None
-        if open_here and cancel_attempt is not None:
+        """Delivers no more events of a leg.
+
+        With `cancel_attempt`, which is the highest attempt of the request so far, also cancels the leg on the worker.
+        """
+        was_open = self._legs.pop((request, attempt), None) is not None
+        if was_open and cancel_attempt is not None:
             cancel = pb.Cancel(request=request, attempt=cancel_attempt)
             self._outgoing.put_nowait(pb.ToWorker(cancel=cancel))
-        self._leave_if_over()
+        self._check_finished()
 
     def retire(self) -> None:
-        """The worker is no longer listed: `run` returns once what runs there has ended."""
+        """The worker is no longer listed: `run` returns after the open legs have ended."""
         self._retired = True
-        self._leave_if_over()
+        self._check_finished()
 
-    def _leave_if_over(self) -> None:
+    def _check_finished(self) -> None:
         if self._retired and not self._legs:
-            self._over.set()
+            self._finished.set()
 
     async def run(self) -> None:
-        """Connect, serve until the stream ends, pause, again; until retired or cancelled."""
+        """Connects, serves until the stream ends, pauses, and connects again, until retired or cancelled."""
         pause, longest = _BACKOFF_SECONDS
-        while not self._over.is_set():
+        while not self._finished.is_set():
             try:
                 await self._session()
-                self._say("ended its stream")
+                self._log_loss("ended its stream")
             except grpc.aio.AioRpcError as error:
-                self._say(_told(error), may_start=error.code() is grpc.StatusCode.UNAVAILABLE)
+                self._log_loss(_describe_error(error), may_start=error.code() is grpc.StatusCode.UNAVAILABLE)
             except WrongWorker as error:
-                self._say(str(error))
+                self._log_loss(str(error))
             pause = _BACKOFF_SECONDS[0] if self.up else min(2 * pause, longest)
             self._lose()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), pause)
+                await asyncio.wait_for(self._finished.wait(), pause)
 
-    def _say(self, error: str, *, may_start: bool = False) -> None:
-        """Once, not at every attempt: a worker may need minutes to start, and is warned of when it needs more."""
+    def _log_loss(self, error: str, *, may_start: bool = False) -> None:
+        """Logs why the worker is not up: once, not at every attempt.
+
+        `may_start`: a new worker may still be starting, which is a warning only after _START_SECONDS.
+        """
         error = f"{self.role} worker {self.address}: {error}"
-        starts = may_start and not self.info.instance and time.monotonic() < self._warn_from
-        level = logging.INFO if starts else logging.WARNING
-        if (error, level) != (self.error, self._said) and not self._over.is_set():
+        starting = may_start and not self.info.instance and time.monotonic() < self._warn_from
+        level = logging.INFO if starting else logging.WARNING
+        if (error, level) != (self.error, self._logged_level) and not self._finished.is_set():
             log.log(level, "%s", error)
-        self._said = level
+        self._logged_level = level
         self.error = error
 
     async def _session(self) -> None:
@@ -200,7 +207,7 @@ class WorkerLink:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _end(self) -> None:
-        await self._over.wait()
+        await self._finished.wait()
 
     async def _describe(self, stub: Any) -> pb.WorkerInfo:
         info: pb.WorkerInfo = await stub.Describe(
@@ -210,9 +217,9 @@ class WorkerLink:
 
     def _accept(self, info: pb.WorkerInfo) -> None:
         if info.role != self.role:
-            raise WrongWorker(f"is a {info.role} worker but is listed under {self.role}: move it")
+            raise WrongWorker(f"is a {info.role} worker, but is listed as {self.role}: list it under its own role")
         if info.tokenizer and self._tokenizer and info.tokenizer != self._tokenizer:
-            raise WrongWorker("has another tokenizer than this router: both must serve the same model")
+            raise WrongWorker("has another tokenizer than this router: give both the same model")
         if info.instance != self.info.instance:
             self.prefixes.clear()
             self.pace = Pace()
@@ -224,9 +231,9 @@ class WorkerLink:
         messages: AsyncIterator[pb.FromWorker]
         messages = stub.Serve(self._requests(self._outgoing), metadata=metadata(self._token))
         async for message in messages:
-            self._heard = True
+            self._received = True
             if not self.up:
-                # Another process may have taken the address since it was described: this is the one that streams.
+                # Another process may have taken the address since Describe: ask the one that now streams.
                 self._accept(await self._describe(stub))
                 self.up = True
                 self.error = ""
@@ -234,7 +241,7 @@ class WorkerLink:
             if message.HasField("load"):
                 self._report(message.load)
             for event in message.events:
-                # The load may be older than the refusal that it comes with: only the next one can show room.
+                # The load in this message may be older than the refusal, so only the next load can show room.
                 self._refused |= event.HasField("failed") and event.failed.reason == pb.OVERLOADED
                 deliver = self._legs.get((event.request, event.attempt))
                 if deliver is not None:
@@ -248,15 +255,15 @@ class WorkerLink:
             yield message
 
     async def _watch(self, stub: Any) -> None:
-        """Asks a silent worker for its load. Ends by an error when it does not answer, or does not begin its stream."""
+        """Asks a silent worker for its load. Raises if the worker does not answer, or does not begin its stream."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while True:
-            self._heard = False
+            self._received = False
             await asyncio.sleep(_SILENCE_SECONDS)
             if not self.up and loop.time() - began >= self._timeout:
-                raise WrongWorker(f"describes itself, but sent nothing on its stream for {self._timeout:g} s")
-            if not self._heard:
+                raise WrongWorker(f"answers Describe, but sent nothing on its stream for {self._timeout:g} s")
+            if not self._received:
                 self._report((await self._describe(stub)).load)
                 self.on_change(self)
 
@@ -270,10 +277,10 @@ class WorkerLink:
         legs, self._legs = self._legs, {}
         for deliver in legs.values():
             deliver(None)
-        self._leave_if_over()
+        self._check_finished()
         self.on_change(self)
 
 
-def _told(error: grpc.aio.AioRpcError) -> str:
-    """Code and cause."""
+def _describe_error(error: grpc.aio.AioRpcError) -> str:
+    """Returns the status code and the cause."""
     return f"{error.code().name}: {_NO_CONNECTION.sub('', error.details() or '', count=1)}"

@@ -95,13 +95,13 @@ def test_the_state_stays_in_the_head_of_a_narrow_terminal() -> None:
 
 def test_why_a_worker_is_down() -> None:
     told = "decode worker 10.0.0.1:3: UNAVAILABLE: Connection refused"
-    wrong = "prefill worker 10.0.0.1:3: is a decode worker but is listed under prefill: move it"
+    wrong = "prefill worker 10.0.0.1:3: is a decode worker, but is listed as prefill: list it under its own role"
     seen = shown(known(
         worker("decode", "d-1", state="down", error=told), worker("prefill", "p-1", state="down", error=wrong),
         worker("decode", "d-2", state="down"),
     ))  # fmt: skip
     assert re.search(r"d-1 +down +Connection refused\n", seen)
-    assert re.search(r"p-1 +down +is a decode worker but is listed under", seen)
+    assert re.search(r"p-1 +down +is a decode worker, but is listed as", seen)
     assert re.search(r"d-2 +down +no reason known\n", seen)
 
 

@@ -1,9 +1,16 @@
 """Workers that come, leave and return while requests run."""
 
 import asyncio
+from collections.abc import Collection
+from typing import Any
 
 from tests.router.conftest import Deploy, Deployment, until
 from tests.router.fake_worker import FakeWorker, expected
+from v4_core.v1 import worker_pb2 as pb
+from v4_router.endpoints import WorkerEndpoint
+from v4_router.fleet import Fleet, RoomRequest
+from v4_router.policy import Policy
+from v4_router.workers import WorkerLink
 
 PROMPT = [10, 20, 30]
 
@@ -127,3 +134,94 @@ async def test_a_cache_of_a_leaving_prefill_worker_is_still_taken_over(deploy: D
     answer = await asked
     assert answer.json()["choices"][0]["token_ids"] == expected(PROMPT, 9)
     assert await d.metric("v4serve_recomputations_total") == 0
+
+
+KIND = ("", "f")
+
+
+class Waiter:
+    """A cache that waits for room, and what it was told."""
+
+    def __init__(self, fleet: Fleet, *, tokens: int = 300, avoid: Collection[str] = ()) -> None:
+        self.fleet = fleet
+        self.granted: list[str] = []
+        self.given_up = 0
+        fleet.wait_for_room(self, KIND, RoomRequest(tokens, 1, avoid, self._grant, self._give_up))
+
+    def _grant(self, worker: str) -> None:
+        self.granted.append(worker)
+        start = pb.Start(request=str(id(self)), phase=pb.DECODE, prompt_ids=bytes(4 * 300), n=1)
+        self.fleet.links[worker].start(start, 0, lambda event: None)
+
+    def _give_up(self) -> None:
+        self.given_up += 1
+
+
+def report(link: WorkerLink, **load: Any) -> None:
+    """The worker reports its load."""
+    link._report(pb.Load(**load))
+    link.on_change(link)
+
+
+def fleet_of(*addresses: str, **load: Any) -> tuple[Fleet, list[WorkerLink]]:
+    """Decode workers that are up, with this load."""
+    fleet = Fleet(Policy(), 1.0)
+    fleet.update(WorkerEndpoint(address, "decode") for address in addresses)
+    for link in fleet.decode:
+        link.up = link.probed = True
+        link.info = pb.WorkerInfo(fingerprint="f")
+        report(link, **load)
+    return fleet, fleet.decode
+
+
+def test_a_report_serves_as_many_waiters_as_it_has_room_for() -> None:
+    """Three block slots each: two for the 300 tokens, one to continue in."""
+    fleet, (link,) = fleet_of("a", slots_free=0, tails_total=9)
+    waiters = [Waiter(fleet) for _ in range(4)]
+    report(link, slots_free=5, slots_evictable=2, tails_total=9)
+    assert [waiter.granted for waiter in waiters] == [["a"], ["a"], [], []]
+    report(link, slots_free=9, tails_total=9, tails_used=8)
+    assert [waiter.granted for waiter in waiters] == [["a"], ["a"], ["a"], []], "one tail is left"
+
+
+def test_a_waiter_takes_another_worker_that_has_room_at_once() -> None:
+    fleet, (full, free) = fleet_of("a", "b", slots_free=9, tails_total=9)
+    report(full, slots_free=0, tails_total=9)
+    assert Waiter(fleet).granted == [free.address]
+
+
+def test_a_worker_that_refused_is_offered_nothing_until_it_reports_again() -> None:
+    """Its last report may be older than the refusal: to believe it would be a loop."""
+    fleet, (link,) = fleet_of("a", slots_free=9, tails_total=9)
+    link._refused = True
+    waiter = Waiter(fleet)
+    assert waiter.granted == []
+    report(link, slots_free=9, tails_total=9)
+    assert waiter.granted == ["a"]
+
+
+def test_the_next_waiter_gets_the_room_that_the_first_one_leaves() -> None:
+    fleet, _ = fleet_of("a", slots_free=3, tails_total=9)
+    large, small = Waiter(fleet, tokens=10_000), Waiter(fleet)
+    assert small.granted == [], "first come, first served"
+    fleet.stop_waiting(large, keep_place=True)
+    assert small.granted == ["a"]
+
+
+def test_waiters_give_up_when_no_worker_is_left_for_them() -> None:
+    fleet, (first, second) = fleet_of("a", "b", tails_total=9)
+    patient, picky = Waiter(fleet), Waiter(fleet, avoid={"b"})
+    first.load.draining = True
+    first.on_change(first)
+    assert (patient.given_up, picky.given_up) == (0, 1)
+    second.up = False
+    second.on_change(second)
+    assert patient.given_up == 1
+    assert Waiter(fleet).given_up == 1, "as does one that comes later"
+
+
+def test_waiters_give_up_when_the_last_worker_is_no_longer_listed() -> None:
+    fleet, _ = fleet_of("a", tails_total=9)
+    waiter = Waiter(fleet)
+    fleet.update([])
+    assert waiter.given_up == 1

@@ -128,11 +128,11 @@ def test_a_placement_is_counted_and_its_first_token_compared_with_what_was_expec
     assert value(metrics.registry, "prefix_elsewhere_tokens_total") == 512
     awaited = prompt.sent(placement, 1000, pace)
     clock.now += 2.0
-    prompt.came(awaited)
+    prompt.first_token(awaited)
     assert seen(metrics, "estimated_time_to_first_token_seconds") == (0, 0), "nothing was known of the worker"
     awaited = prompt.sent(placement, 1000, pace)
     clock.now += 3.0
-    prompt.came(awaited)
+    prompt.first_token(awaited)
     count, expected = seen(metrics, "estimated_time_to_first_token_seconds")
     assert (count, round(expected, 9)) == (1, 2.0)
     count, error = seen(metrics, "time_to_first_token_error_ratio")
