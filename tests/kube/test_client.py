@@ -25,7 +25,7 @@ def test_paths() -> None:
     assert deployments.path("n", "a", "status") == "/apis/apps/v1/namespaces/n/deployments/a/status"
 
 
-async def test_objects_are_made_changed_and_deleted(server: FakeServer, api: KubeClient) -> None:
+async def test_objects_are_created_changed_and_deleted(server: FakeServer, api: KubeClient) -> None:
     made = await api.create(CONFIG_MAPS, BODY)
     with pytest.raises(ApiError, match="AlreadyExists") as info:
         await api.create(CONFIG_MAPS, BODY)
@@ -55,7 +55,7 @@ async def test_writes_are_counted_and_reads_are_not(tmp_path: Path) -> None:
     assert writes == [("create", "ConfigMap"), ("delete", "ConfigMap"), ("delete", "ConfigMap")]
 
 
-async def test_how_a_write_is_asked_for(server: FakeServer, api: KubeClient) -> None:
+async def test_writes_have_content_type_field_manager_and_token(server: FakeServer, api: KubeClient) -> None:
     seen: list[Any] = []
 
     def look(request: web.Request) -> None:
@@ -143,7 +143,7 @@ async def test_no_usable_kubeconfig(tmp_path: Path, text: str | None) -> None:
         await KubeClient.connect("test", file)
 
 
-async def test_a_stream_that_is_silent_for_too_long_ends(server: FakeServer, api: KubeClient) -> None:
+async def test_a_silent_stream_ends(server: FakeServer, api: KubeClient) -> None:
     query = {"resourceVersion": "1"}
 
     async def follow() -> list[Any]:

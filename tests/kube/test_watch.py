@@ -73,7 +73,7 @@ async def follow(api: KubeClient) -> AsyncIterator[Follow]:
     assert [type(end) for end in ends] == [asyncio.CancelledError] * len(tasks)
 
 
-async def test_a_broken_stream_goes_on_without_a_new_list(server: FakeServer, follow: Follow) -> None:
+async def test_a_broken_stream_is_resumed_without_a_new_list(server: FakeServer, follow: Follow) -> None:
     followed = follow(False)
     await followed.watch.synced.wait()
     for name in "abc":
@@ -101,7 +101,7 @@ async def test_after_an_expired_version_a_new_list_shows_what_was_deleted(server
 
 
 @pytest.mark.parametrize("answer", [status(410, "Gone"), status(403, "Forbidden"), web.Response(status=500)])
-async def test_a_watch_that_is_refused_is_tried_again(
+async def test_a_watch_that_is_refused_is_retried(
     server: FakeServer, follow: Follow, answer: web.Response, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)

@@ -45,7 +45,7 @@ def containers(case: str) -> Iterator[Obj]:
 
 
 @pytest.mark.parametrize("before", SPECS)
-def test_nothing_stays_of_what_another_spec_asked_for(before: str) -> None:
+def test_no_object_of_a_former_spec_stays(before: str) -> None:
     for after, spec in SPECS.items():
         world = followed(World(SPECS[before]))
         world.spec = {"model": {"demo": {}}, **spec}
@@ -53,7 +53,7 @@ def test_nothing_stays_of_what_another_spec_asked_for(before: str) -> None:
         assert names(followed(world)) == names(followed(World(spec))), f"{before} -> {after}"
 
 
-def test_what_was_written_onto_a_v4deployment_is_not_needed_again() -> None:
+def test_decisions_do_not_depend_on_what_was_written_to_the_v4deployment() -> None:
     """A replace drops annotations, a restored backup the status; in the middle of a rollout neither restarts a pod."""
     annotated = {"annotations": {"v4serve.dev/anything": "1"}}
     assert parse(manifest({}, uid="u", generation=1, **annotated)) == parse(manifest({}, uid="u", generation=1))
@@ -88,7 +88,7 @@ def test_a_pod_that_finds_no_node_does_not_hold_up_a_scale_down(strategy: str) -
 
 
 @pytest.mark.parametrize("empty", ["prefill", "decode", "router"])
-def test_a_pool_of_none_grows_again(empty: str) -> None:
+def test_a_pool_grows_again_after_zero_replicas(empty: str) -> None:
     world = followed(World({empty: {"replicas": 0}}))
     assert world.condition("Ready")["reason"] == "ScaledToZero"
     world.change({empty: {"replicas": 2}})
@@ -112,12 +112,12 @@ def test_two_v4deployments_of_one_namespace_share_no_name_and_no_pod() -> None:
 
 
 @pytest.mark.parametrize("case", SPECS)
-def test_images_are_those_that_the_operator_was_told(case: str) -> None:
+def test_images_are_those_of_the_settings_and_the_spec(case: str) -> None:
     assert {container["image"] for container in containers(case)} <= {SETTINGS.worker_image, SETTINGS.router_image}
 
 
 @pytest.mark.parametrize("case", SPECS)
-def test_everything_is_in_and_about_the_namespace_of_its_v4deployment(case: str) -> None:
+def test_all_objects_and_references_stay_in_the_namespace_of_the_v4deployment(case: str) -> None:
     for container in containers(case):
         args = container["args"]
         if "--namespace" in args:
@@ -128,7 +128,7 @@ def test_everything_is_in_and_about_the_namespace_of_its_v4deployment(case: str)
 
 
 @pytest.mark.parametrize("case", SPECS)
-def test_every_pod_reads_one_model_and_none_writes_it_but_the_job(case: str) -> None:
+def test_every_pod_reads_the_same_model_and_only_the_job_writes_it(case: str) -> None:
     volumes = []
     for obj in objects(SPECS[case]):
         pod = obj.get("spec", {}).get("template", {}).get("spec", {})
@@ -141,7 +141,7 @@ def test_every_pod_reads_one_model_and_none_writes_it_but_the_job(case: str) -> 
     assert volumes.count(volumes[0]) == len(volumes)
 
 
-def test_no_user_writes_the_command_line_of_a_pod() -> None:
+def test_no_field_sets_the_command_line_of_a_pod() -> None:
     """So that no setting can contradict the role of a worker."""
     for part in ("prefill", "decode", "router"):
         additions = SPEC["properties"][part]["properties"]["pod"]["properties"]

@@ -89,7 +89,7 @@ def test_status_is_closed_and_spec_is_bounded() -> None:
             assert "maxItems" in field, path
 
 
-def test_rules_stand_at_the_root_and_at_spec_only() -> None:
+def test_rules_are_at_the_root_and_at_spec_only() -> None:
     holders = [path for path, field in fields(SCHEMA) if "x-kubernetes-validations" in field]
     assert holders == [("spec",)]
     assert len(SCHEMA["x-kubernetes-validations"]) == 1

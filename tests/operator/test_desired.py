@@ -72,7 +72,7 @@ def test_objects_are_valid(case: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("case", SPECS)
-def test_objects_are_written_as_the_server_keeps_them(case: str) -> None:
+def test_objects_are_written_in_the_form_that_the_server_stores(case: str) -> None:
     """The operator would write an object again and again if the server dropped or added a field."""
     for obj in objects(SPECS[case]):
         assert not [path for path, value in _leaves(obj) if value in ({}, [], None, "") and not _meant(path)]
@@ -115,7 +115,7 @@ def test_the_longest_name_fits_into_labels() -> None:
 
 
 @pytest.mark.parametrize("case", SPECS)
-def test_nothing_is_written_when_all_is_as_asked_for(case: str) -> None:
+def test_nothing_is_written_in_the_desired_state(case: str) -> None:
     world = World(SPECS[case])
     world.reconcile()
     if world.of("Job"):
@@ -129,7 +129,7 @@ def test_nothing_is_written_when_all_is_as_asked_for(case: str) -> None:
     assert made.prune == ()
 
 
-def test_secrets_are_made_once() -> None:
+def test_secrets_are_created_once() -> None:
     world = World()
     first = world.reconcile()
     secrets = [obj for obj in first.objects if obj["kind"] == "Secret"]
@@ -146,7 +146,7 @@ def test_secrets_are_made_once() -> None:
     assert [obj["metadata"]["name"] for obj in world.reconcile().objects if obj["kind"] == "Secret"] == ["demo-token"]
 
 
-def test_what_is_no_longer_asked_for_goes() -> None:
+def test_objects_that_are_no_longer_desired_are_deleted() -> None:
     world = World()
     world.settle()
     world.change({"model": {"revision": "b"}})
@@ -170,7 +170,7 @@ def test_a_key_stays_until_no_router_needs_it_to_start() -> None:
     assert ("Secret", "demo-token") in world.objects
 
 
-def test_what_others_own_stays() -> None:
+def test_objects_of_other_owners_stay() -> None:
     world = World()
     world.settle()
     labels = {"v4serve.dev/deployment": "demo"}
@@ -188,7 +188,7 @@ def test_what_others_own_stays() -> None:
     assert world.desired_state().prune == ()
 
 
-def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
+def test_the_stored_spec_is_deleted_after_the_new_one_is_stored() -> None:
     """If the new one cannot be written, a later refused spec still has a valid one to fall back to."""
     world = World()
     world.settle()
@@ -200,12 +200,12 @@ def test_the_memory_of_a_former_spec_goes_once_the_new_one_is_there() -> None:
     assert after != before
 
 
-def test_nothing_is_made_while_the_owner_goes() -> None:
+def test_nothing_is_created_while_the_v4deployment_is_being_deleted() -> None:
     made = desired_state(parent(deletionTimestamp="2026-01-01T00:00:00Z"), Observed(World().now), SETTINGS)
     assert (made.objects, made.prune, made.requeue_seconds) == ((), (), None)
 
 
-def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
+def test_an_invalid_spec_changes_nothing() -> None:
     world = World()
     first = world.settle().status["revision"]
     world.change({"transfer": {"transport": "nixl"}, "decode": {"replicas": 7}})
@@ -227,7 +227,7 @@ def test_a_spec_that_cannot_be_followed_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in SPECS if case != "nothing"])
-def test_what_is_deleted_or_edited_while_a_spec_is_refused_is_put_right(case: str) -> None:
+def test_drift_is_repaired_while_a_spec_is_refused(case: str) -> None:
     world = World(SPECS[case])
     world.reconcile()
     if world.of("Job"):
@@ -263,7 +263,7 @@ def test_what_is_deleted_or_edited_while_a_spec_is_refused_is_put_right(case: st
     assert len([obj for obj in world.of("ConfigMap") if obj.get("immutable")]) == 1
 
 
-def test_a_roll_to_the_last_good_spec_goes_on_while_a_newer_one_is_refused() -> None:
+def test_a_rollout_of_the_last_valid_spec_continues_while_a_newer_spec_is_refused() -> None:
     world = World()
     first = world.settle().status["revision"]
     world.change({"model": {"revision": "b"}})
@@ -276,7 +276,7 @@ def test_a_roll_to_the_last_good_spec_goes_on_while_a_newer_one_is_refused() -> 
     assert "generation 2" in world.condition("Progressing")["message"]
 
 
-def test_a_spec_that_cannot_even_be_read_is_as_one_that_is_refused() -> None:
+def test_a_spec_that_cannot_be_parsed_is_replaced_by_the_last_valid_one() -> None:
     world = World()
     world.settle()
     del world.objects["Service", "demo"]
@@ -290,7 +290,7 @@ def test_a_spec_that_cannot_even_be_read_is_as_one_that_is_refused() -> None:
     assert made.status["observedGeneration"] == 2
 
 
-def test_a_spec_that_cannot_be_read_and_has_no_former_one_is_refused_and_nothing_is_made() -> None:
+def test_a_spec_that_cannot_be_parsed_and_has_no_predecessor_is_refused() -> None:
     world = World({"decode": {"replicas": "many"}})
     world.status = {"endpoint": "as it was"}
     made = world.desired_state()
@@ -301,7 +301,7 @@ def test_a_spec_that_cannot_be_read_and_has_no_former_one_is_refused_and_nothing
     assert conditions == {"Ready": ("False", reason), "Progressing": ("False", reason), "Degraded": ("True", reason)}
 
 
-def test_without_its_memory_a_refused_spec_changes_nothing() -> None:
+def test_a_refused_spec_without_a_stored_one_changes_nothing() -> None:
     world = World()
     world.settle()
     (memory,) = [obj for obj in world.of("ConfigMap") if obj.get("immutable")]
@@ -321,7 +321,7 @@ def test_without_its_memory_a_refused_spec_changes_nothing() -> None:
 
 @pytest.mark.parametrize("case", SPECS)
 @pytest.mark.parametrize("after", ["demo", "shared", "huggingFace"])
-def test_what_an_orphaning_deletion_left_is_adopted_or_goes(case: str, after: str) -> None:
+def test_orphaned_objects_are_adopted_or_deleted(case: str, after: str) -> None:
     world = World(SPECS[case])
     world.reconcile()
     if world.of("Job"):
@@ -345,7 +345,7 @@ def test_what_an_orphaning_deletion_left_is_adopted_or_goes(case: str, after: st
         assert obj["data"] == secrets.get(obj["metadata"]["name"], obj["data"]), "clients go on with their key"
 
 
-def test_a_spec_that_never_could_be_followed_makes_nothing() -> None:
+def test_a_first_spec_that_is_invalid_creates_nothing() -> None:
     world = World({"transfer": {"transport": "nixl"}})
     assert world.reconcile().objects == ()
     assert (world.condition("Ready")["status"], world.condition("Ready")["reason"]) == ("False", "EngineLacks")

@@ -88,7 +88,7 @@ def test_revisions_are_those_of_deployments_and_pods_of_this_very_one() -> None:
     assert shown(parent(), children=children) == {("revisions", "n", "d"): 2}
 
 
-def test_what_is_gone_or_has_changed_leaves_nothing() -> None:
+def test_deleted_and_changed_v4deployments_leave_no_samples() -> None:
     known, collector = Parents(), DeploymentCollector()
     collector.show(known.items, Children(lambda _: None).of)
     one, other = parent("d"), parent("e")
@@ -103,7 +103,7 @@ def test_a_replica_that_does_not_lead_shows_none() -> None:
     assert samples(DeploymentCollector()) == {}
 
 
-def test_what_can_be_counted_is_there_before_it_happens_and_nothing_of_python() -> None:
+def test_counters_exist_before_the_first_event_and_there_are_none_of_python() -> None:
     text = generate_latest(REGISTRY).decode()
     for kind in KINDS:
         assert f'v4serve_operator_errors_total{{kind="{kind}"}}' in text

@@ -143,7 +143,7 @@ async def test_a_stolen_lease_ends_the_process_at_once(server: FakeServer, repli
     assert holder(server) == "thief"
 
 
-async def test_waits_for_its_definition(server: FakeServer, replicas: Folder) -> None:
+async def test_the_operator_waits_for_the_custom_resource_definition(server: FakeServer, replicas: Folder) -> None:
     definition = server.kinds.pop(API_VERSION)
     replica = await replicas.start()
     await until(lambda: replica.log.exists() and replica.says("the cluster does not know v4deployments.v4serve.dev"))
@@ -166,7 +166,7 @@ async def test_a_signal_ends_every_wait(server: FakeServer, replicas: Folder) ->
     assert holder(server) == ""
 
 
-async def test_namespaces_alone_are_asked_for(server: FakeServer, replicas: Folder) -> None:
+async def test_only_the_given_namespaces_are_requested(server: FakeServer, replicas: Folder) -> None:
     replica = await replicas.start(all_namespaces=False, namespaces=["n", "m"])
     await replica.serves()
     await server.put(PARENT, parent())

@@ -128,7 +128,7 @@ async def operator(server: FakeServer, api: KubeClient, monkeypatch: pytest.Monk
     assert made.failures == []
 
 
-async def test_a_v4deployment_becomes_its_plan_and_its_status(operator: Operator) -> None:
+async def test_a_v4deployment_gets_its_desired_objects_and_status(operator: Operator) -> None:
     assert operator.runtime.not_ready().startswith("not listed yet: /api/v1/pods, /api/v1/configmaps, ")
     await operator.put(2)
     await until(lambda: operator.condition("Ready").get("status") == "True")
@@ -158,7 +158,7 @@ async def test_nothing_is_written_when_nothing_changes(operator: Operator) -> No
     assert operator.server.history[-1] is last
 
 
-async def test_changes_drift_and_deleted_children_are_put_right(operator: Operator) -> None:
+async def test_changes_are_applied_and_drift_and_deletions_are_repaired(operator: Operator) -> None:
     await operator.put(1)
     await until(lambda: CHILD in operator.server.objects)
     await operator.put(3)
@@ -170,7 +170,7 @@ async def test_changes_drift_and_deleted_children_are_put_right(operator: Operat
     await until(lambda: CHILD in operator.server.objects)
 
 
-async def test_what_is_no_longer_planned_is_deleted(operator: Operator) -> None:
+async def test_children_that_are_no_longer_desired_are_deleted(operator: Operator) -> None:
     extra = {**config_map(_v4d("uid-x")), "metadata": {**config_map(_v4d("uid-x"))["metadata"], "name": "extra"}}
     await operator.put()
     await until(lambda: operator.decider.seen)
@@ -184,7 +184,7 @@ async def test_what_is_no_longer_planned_is_deleted(operator: Operator) -> None:
     await until(lambda: CHILD.replace("/d", "/extra") not in operator.server.objects)
 
 
-async def test_what_is_being_deleted_is_left_alone(operator: Operator) -> None:
+async def test_a_v4deployment_that_is_being_deleted_is_left_alone(operator: Operator) -> None:
     await operator.put()
     await until(lambda: CHILD in operator.server.objects)
     await operator.settled()
@@ -214,7 +214,7 @@ async def test_a_deletion_in_the_middle_stops_the_writes(operator: Operator) -> 
     assert operator.status == {}
 
 
-async def test_a_spec_that_cannot_be_read_is_told_and_children_stay(operator: Operator) -> None:
+async def test_a_spec_that_cannot_be_parsed_is_reported_and_children_stay(operator: Operator) -> None:
     await operator.put()
     await until(lambda: operator.condition("Ready").get("status") == "True")
     broken = parent(1, generation=2)
@@ -229,7 +229,9 @@ async def test_a_spec_that_cannot_be_read_is_told_and_children_stay(operator: Op
     await until(lambda: ("Warning", "InvalidSpec", "d") in operator.events())
 
 
-async def test_a_name_that_is_taken_is_told_and_healed(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_name_that_is_taken_is_reported_until_it_is_free(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
     await operator.server.put(
         CHILD, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "n", "name": "d"}}
     )
@@ -243,7 +245,7 @@ async def test_a_name_that_is_taken_is_told_and_healed(operator: Operator, caplo
     assert operator.condition("Degraded") == {}
 
 
-async def test_errors_of_the_server_are_waited_for(operator: Operator) -> None:
+async def test_errors_of_the_server_are_retried(operator: Operator) -> None:
     operator.server.fault = lambda r: status(500, "InternalError", "etcd") if r.method == "PATCH" else None
     await operator.put()
     await until(lambda: operator.server.count("PATCH") > 2)
@@ -252,7 +254,7 @@ async def test_errors_of_the_server_are_waited_for(operator: Operator) -> None:
     assert operator.condition("Degraded") == {}, "nothing that anybody must act on"
 
 
-async def test_what_the_server_refuses_for_good_stands_in_status_until_it_is_put_right(operator: Operator) -> None:
+async def test_a_permanent_refusal_is_in_the_status_until_it_is_corrected(operator: Operator) -> None:
     words = "failed to create typed patch object (n/d; v1, Kind=ConfigMap): .data.decode: expected string"
     operator.server.fault = lambda r: status(500, "", words) if r.path == CHILD and r.method == "PATCH" else None
     await operator.put()
@@ -264,7 +266,7 @@ async def test_what_the_server_refuses_for_good_stands_in_status_until_it_is_put
     assert operator.condition("Degraded") == {}
 
 
-async def test_errors_that_do_not_pass_are_told(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_that_last_are_reported(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_PATIENCE", timedelta(seconds=1))
     operator.server.fault = lambda r: status(500, "", "etcd") if r.path == CHILD and r.method == "PATCH" else None
     await operator.put()
@@ -274,7 +276,7 @@ async def test_errors_that_do_not_pass_are_told(operator: Operator, monkeypatch:
     assert operator.condition("Degraded")["message"] == "apply ConfigMap d: etcd (retried for over a minute)"
 
 
-async def test_what_pods_that_do_not_start_need_is_looked_for(
+async def test_missing_objects_of_pods_that_do_not_start_are_found(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ("there", "secret-keys", "forbidden")
@@ -303,7 +305,7 @@ async def test_what_pods_that_do_not_start_need_is_looked_for(
     assert "n/d: cannot tell whether Secret forbidden exists: GET" in caplog.text
 
 
-async def test_an_event_that_cannot_be_written_hinders_nothing(
+async def test_an_event_that_cannot_be_created_does_not_stop_a_reconcile(
     operator: Operator, caplog: pytest.LogCaptureFixture
 ) -> None:
     operator.server.fault = lambda r: status(403, "Forbidden", "no") if r.path.endswith("/events") else None
@@ -312,7 +314,7 @@ async def test_an_event_that_cannot_be_written_hinders_nothing(
     await until(lambda: "an Event could not be created" in caplog.text)
 
 
-async def test_a_v4deployment_that_went_without_a_word_is_forgotten(operator: Operator) -> None:
+async def test_a_v4deployment_whose_deletion_was_missed_is_dropped(operator: Operator) -> None:
     await operator.put()
     await until(lambda: operator.condition("Ready").get("status") == "True")
     await operator.settled()
@@ -321,7 +323,9 @@ async def test_a_v4deployment_that_went_without_a_word_is_forgotten(operator: Op
     assert operator.runtime._parents.all() == []
 
 
-async def test_a_status_of_what_went_is_no_error(operator: Operator, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_status_write_after_a_deletion_is_not_an_error(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     obj = await operator.server.put(PARENT, parent())
     await operator.server.remove(PARENT)
@@ -337,7 +341,7 @@ def figures(name: str) -> dict[tuple[str, ...], float]:
     return {tuple(sample.labels.values()): sample.value for sample in found}
 
 
-async def test_what_v4deployments_are_like_is_shown_until_they_are_gone(operator: Operator) -> None:
+async def test_metrics_of_a_v4deployment_exist_until_it_is_deleted(operator: Operator) -> None:
     await operator.put()
     await until(lambda: operator.condition("Ready").get("status") == "True")
     ready = {("n", "d", "Ready", "True", "Serving"): 1.0}
@@ -376,7 +380,7 @@ async def test_errors_are_counted_by_kind(operator: Operator) -> None:
     await until(lambda: counted("api") > before["api"])
 
 
-async def test_everything_is_looked_at_again_now_and_then(server: FakeServer, api: KubeClient) -> None:
+async def test_everything_is_reconciled_periodically(server: FakeServer, api: KubeClient) -> None:
     config = OperatorConfig("worker:1", "router:1", namespaces=("n", "m"), resync_seconds=1.0)
     operator = Operator(server, api, config)
     await operator.discovery.refresh()
@@ -409,7 +413,7 @@ async def test_a_server_that_was_upgraded_is_noticed(
     assert operator.failures == []
 
 
-async def test_a_part_that_ends_by_itself_is_told(server: FakeServer, api: KubeClient) -> None:
+async def test_a_part_that_ends_by_itself_is_reported(server: FakeServer, api: KubeClient) -> None:
     operator = Operator(server, api, OperatorConfig("worker:1", "router:1", all_namespaces=True))
     await operator.discovery.refresh()
     operator.runtime._children.replace = None  # type: ignore[assignment, method-assign]

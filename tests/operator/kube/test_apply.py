@@ -54,7 +54,7 @@ def cluster(server: FakeServer, api: KubeClient) -> Cluster:
     return Cluster(server, api)
 
 
-async def test_made_once_then_left_alone(cluster: Cluster) -> None:
+async def test_an_object_is_created_once_and_not_written_again(cluster: Cluster) -> None:
     assert await cluster.apply(desired("a"), desired("b")) == []
     assert cluster.server.objects[A]["data"] == {"x": "1"}
     assert cluster.server.objects[A]["metadata"]["annotations"][APPLIED_ANNOTATION]
@@ -74,7 +74,7 @@ async def test_a_change_and_drift_are_written(cluster: Cluster) -> None:
     assert cluster.writes == [f"PATCH {A}"] * 3
 
 
-async def test_what_the_server_does_not_change_is_written_once(cluster: Cluster) -> None:
+async def test_a_write_that_changes_nothing_is_not_repeated(cluster: Cluster) -> None:
     """A server may store a field in a form that always differs from the desired one."""
     await cluster.apply(desired(list=[{"name": "a"}]))
     live = cluster.server.objects[A]
@@ -90,14 +90,14 @@ async def test_what_the_server_does_not_change_is_written_once(cluster: Cluster)
     assert len(cluster.writes) == 3, "it changed again"
 
 
-async def test_what_is_only_created_is_never_changed(cluster: Cluster) -> None:
+async def test_the_content_of_create_only_objects_is_never_changed(cluster: Cluster) -> None:
     assert await cluster.apply(create_only(desired(data={"x": "1"}))) == []
     assert await cluster.apply(create_only(desired(data={"x": "2"}))) == []
     assert cluster.writes == ["POST /api/v1/namespaces/n/configmaps"]
     assert cluster.server.objects[A]["data"] == {"x": "1"}
 
 
-async def test_what_is_only_created_gets_its_owner_and_labels_back_and_keeps_its_content(cluster: Cluster) -> None:
+async def test_create_only_objects_get_owner_and_labels_back_and_keep_their_content(cluster: Cluster) -> None:
     """`kubectl delete --cascade=orphan` removes the owner; the next V4Deployment of the name becomes the owner."""
     await cluster.apply(create_only(desired(uid="d-0", data={"x": "1"})))
     orphan = copy.deepcopy(cluster.server.objects[A])
@@ -122,7 +122,7 @@ async def test_what_is_only_created_gets_its_owner_and_labels_back_and_keeps_its
     assert cluster.server.objects[A]["data"] == {"x": "1"}
 
 
-async def test_what_the_cache_does_not_know_yet_is_not_made_twice(cluster: Cluster, api: KubeClient) -> None:
+async def test_an_object_that_is_not_in_the_cache_yet_is_not_created_twice(cluster: Cluster, api: KubeClient) -> None:
     other = Cluster(cluster.server, api)
     await cluster.apply(desired("a"), create_only(desired("b")))
     assert await other.apply(desired("a"), create_only(desired("b"))) == []
@@ -169,7 +169,7 @@ async def test_the_objects_of_a_former_v4deployment_are_waited_for(cluster: Clus
     assert await cluster.apply(desired(uid="d-1")) == []
 
 
-async def test_an_object_that_was_replaced_behind_our_back_is_not_written(cluster: Cluster) -> None:
+async def test_an_object_that_was_replaced_meanwhile_is_not_written(cluster: Cluster) -> None:
     await cluster.apply(desired())
     await cluster.server.remove(A)
     await cluster.server.put(A, {"metadata": {"namespace": "n", "name": "a"}})
@@ -179,7 +179,7 @@ async def test_an_object_that_was_replaced_behind_our_back_is_not_written(cluste
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
-async def test_fields_of_others_that_contradict_ours_go(cluster: Cluster, by_itself: bool) -> None:
+async def test_conflicting_fields_of_other_managers_are_removed(cluster: Cluster, by_itself: bool) -> None:
     """For instance a budget with both numbers, or a volume with two sources: the server merges them, then refuses."""
 
     def both(request: web.Request) -> web.StreamResponse | None:
@@ -198,7 +198,7 @@ async def test_fields_of_others_that_contradict_ours_go(cluster: Cluster, by_its
     assert cluster.server.objects[A]["spec"] == ({"theirs": 1} if by_itself else {"ours": 1})
 
 
-async def test_a_conflict_while_the_fields_of_others_go_is_tried_again(cluster: Cluster) -> None:
+async def test_a_conflict_while_removing_fields_of_others_is_retried(cluster: Cluster) -> None:
     def refuse(request: web.Request) -> web.StreamResponse | None:
         if request.method != "PATCH":
             return None
@@ -213,7 +213,7 @@ async def test_a_conflict_while_the_fields_of_others_go_is_tried_again(cluster: 
     assert (error.status, error.passing) == (409, True)
 
 
-async def test_what_others_added_to_a_selector_goes_where_the_server_would_keep_it(cluster: Cluster) -> None:
+async def test_labels_that_others_added_to_a_selector_are_removed_on_an_old_server(cluster: Cluster) -> None:
     """The fake server merges what is applied, as an old server does with selectors."""
     await cluster.apply(desired(spec={"selector": {"role": "router"}, "ports": [{"port": 1}]}))
     given = {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]}
@@ -232,7 +232,7 @@ async def test_what_others_added_to_a_selector_goes_where_the_server_would_keep_
     assert cluster.server.objects[path]["spec"] == added, "no pod starts anew for it"
 
 
-async def test_one_failure_hides_no_other_and_stops_nothing(cluster: Cluster) -> None:
+async def test_one_error_neither_hides_others_nor_stops_writes(cluster: Cluster) -> None:
     cluster.server.fault = lambda r: status(403, "Forbidden", "no") if r.path.endswith("/b") else None
     errors = await cluster.apply(desired("a"), desired("b"), desired(kind="Unheard"), desired("c"))
     assert [type(error) for error in errors] == [ApiError, KindMissing]
@@ -249,7 +249,7 @@ async def test_a_version_that_the_server_no_longer_has_is_noticed(cluster: Clust
     assert [type(error) for error in errors] == [KindMissing]
 
 
-async def test_nothing_more_is_written_once_the_owner_goes(cluster: Cluster) -> None:
+async def test_nothing_is_written_after_the_owner_is_deleted(cluster: Cluster) -> None:
     answers = [True, False]
     assert await cluster.applier.apply([desired("a"), desired("b"), desired("c")], lambda: answers.pop(0)) == []
     assert list(cluster.server.objects) == [A]
@@ -269,7 +269,7 @@ async def test_pruning(cluster: Cluster) -> None:
     assert cluster.children.get("ConfigMap", "n", "a") is None
 
 
-async def test_pruning_spares_an_object_that_took_the_name_and_tells_what_failed(cluster: Cluster) -> None:
+async def test_pruning_spares_another_object_of_the_name_and_returns_errors(cluster: Cluster) -> None:
     await cluster.apply(desired("a"), desired("b"))
     live = [cluster.children.get("ConfigMap", "n", name) or {} for name in "ab"]
     await cluster.server.remove(A)

@@ -69,7 +69,7 @@ def test_older_versions_and_deletions_of_former_objects_change_nothing() -> None
     assert children.get("Service", "n", "a") == obj("a", 5)
 
 
-def test_an_object_made_anew_replaces_the_former_one_but_not_the_other_way_round() -> None:
+def test_a_recreated_object_replaces_the_former_one_but_not_vice_versa() -> None:
     children = Told()
     children.put(obj("a", 9))
     children.since()
@@ -81,7 +81,7 @@ def test_an_object_made_anew_replaces_the_former_one_but_not_the_other_way_round
     assert children.get("Service", "n", "a") == again
 
 
-def test_what_belongs_to_a_former_v4deployment_of_the_name_is_not_ours() -> None:
+def test_children_of_a_former_v4deployment_of_the_name_are_left_out() -> None:
     children = Told()
     for uid in ("1", "2"):
         owner = {"kind": "V4Deployment", "name": "d", "uid": uid, "controller": True}
@@ -107,7 +107,7 @@ def test_a_list_replaces_its_kind_and_namespace_but_not_what_is_newer() -> None:
     assert children.since() == {D, Key("m", "x"), Key("n", "newer"), Key("n", "added")}
 
 
-def test_a_note_lasts_as_long_as_its_object_stays_as_it_is() -> None:
+def test_a_note_lasts_until_its_object_changes() -> None:
     children = Told()
     children.note("Service", "n", "a", "of what is not there")
     children.put(obj("a"))
@@ -123,7 +123,9 @@ events = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["", "d", "e"
 
 
 @given(events, st.randoms(use_true_random=False))
-def test_whatever_comes_twice_or_late_the_newest_stays(history: list[tuple[str, str, bool]], random: Any) -> None:
+def test_the_newest_version_stays_whatever_arrives_twice_or_late(
+    history: list[tuple[str, str, bool]], random: Any
+) -> None:
     """A watch delivers all versions in order; answers to writes and lists may deliver some of them earlier."""
     versions = [obj(name, i + 1, owner=owner) for i, (name, owner, _) in enumerate(history)]
     deliveries = [(i, version) for i, version in enumerate(versions)]
@@ -143,7 +145,7 @@ def test_whatever_comes_twice_or_late_the_newest_stays(history: list[tuple[str, 
         assert found == {n for n, v in newest.items() if v["metadata"]["labels"].get(DEPLOYMENT_LABEL) == owner}
 
 
-def test_an_answer_that_comes_after_the_news_of_a_deletion_brings_nothing_back() -> None:
+def test_an_answer_after_the_event_of_a_deletion_restores_nothing() -> None:
     children, parents = Told(), Parents()
     children.remove(obj("a", 12))
     children.put(obj("a", 11))
@@ -156,7 +158,7 @@ def test_an_answer_that_comes_after_the_news_of_a_deletion_brings_nothing_back()
     assert parents.all() == [D], "another one of the name"
 
 
-def test_what_lost_its_label_is_known_again_once_it_has_it_back() -> None:
+def test_an_object_that_gets_its_label_back_is_known_again() -> None:
     children = Told()
     children.put(obj("a", 10))
     children.remove(obj("a", 11))
@@ -164,7 +166,7 @@ def test_what_lost_its_label_is_known_again_once_it_has_it_back() -> None:
     assert children.get("Service", "n", "a") == obj("a", 12)
 
 
-def test_what_is_about_to_go_may_be_seen_again() -> None:
+def test_an_object_that_is_being_deleted_may_be_put_again() -> None:
     children = Told()
     children.put(obj("a", 10))
     children.since()
@@ -175,7 +177,7 @@ def test_what_is_about_to_go_may_be_seen_again() -> None:
     assert children.get("Service", "n", "a") == leaving
 
 
-def test_neither_history_nor_secrets_are_kept() -> None:
+def test_neither_managed_fields_nor_secrets_are_kept() -> None:
     secret = obj(kind="Secret", managedFields=[{"manager": "m"}]) | {"data": {"token": "c2VjcmV0"}, "type": "Opaque"}
     assert compact(secret) == obj(kind="Secret") | {"type": "Opaque"}
     assert compact(obj(kind="ConfigMap") | {"data": {"a": "b"}})["data"] == {"a": "b"}
@@ -204,7 +206,7 @@ def test_parents() -> None:
     assert parents.get(D) is None
 
 
-def test_parents_that_went_unnoticed_are_forgotten_but_none_that_came_meanwhile() -> None:
+def test_parents_whose_deletion_was_missed_are_dropped_and_new_ones_stay() -> None:
     parents = Parents()
     parents.put(obj("d"))
     parents.put(obj("gone"))

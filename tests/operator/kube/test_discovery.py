@@ -40,7 +40,7 @@ async def test_a_kind_that_was_installed_later_is_found(server: FakeServer, api:
     assert (await discovery.resource(API_VERSION, "V4Deployment")).plural == "v4deployments"
 
 
-async def test_a_group_that_goes_meanwhile_is_absent_and_an_error_forgets_nothing(
+async def test_a_group_that_was_removed_is_absent_and_an_error_keeps_the_result(
     server: FakeServer, api: KubeClient
 ) -> None:
     discovery = Discovery(api)
@@ -59,6 +59,6 @@ async def test_a_platform_that_gives_pods_a_group_is_recognised(server: FakeServ
     assert ASSIGNS_GROUPS in (await Discovery(api).refresh()).kinds
 
 
-def test_a_server_that_nobody_looked_at_has_nothing() -> None:
+def test_before_a_discovery_there_are_no_features() -> None:
     assert Features().children() == []
     assert Features().kinds == frozenset()

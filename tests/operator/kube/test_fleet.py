@@ -72,7 +72,7 @@ async def test_every_router_is_asked() -> None:
         web.Response(status=503),
     ],
 )
-async def test_what_is_no_answer(answer: Any) -> None:
+async def test_unexpected_answers_are_left_out(answer: Any) -> None:
     assert await ask(answer) == []
 
 
@@ -80,7 +80,7 @@ async def test_a_redirect_is_not_followed() -> None:
     assert await ask(web.Response(status=302, headers={"Location": "/fleet"})) == []
 
 
-async def test_nobody_listens_and_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_routers_that_cannot_be_reached_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "_TIMEOUT", aiohttp.ClientTimeout(total=0.2))
     silent = socket.create_server(("127.0.0.1", 0))
     for port in (1, silent.getsockname()[1]):

@@ -55,7 +55,7 @@ def test_a_lease_is_free_without_a_holder_or_after_its_own_time_without_a_change
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 40), st.booleans()), max_size=30), st.text())
-def test_no_stamp_of_another_clock_matters(looks: list[tuple[float, bool]], stamp: str) -> None:
+def test_timestamps_of_other_clocks_do_not_matter(looks: list[tuple[float, bool]], stamp: str) -> None:
     """A Lease is free if its last change was seen longer ago than its duration, whatever its timestamps are."""
     sightings, now, changed, version = Sightings(), 0.0, 0.0, 0
     sightings.free(record("a", f"{stamp}0"), now)
@@ -66,7 +66,7 @@ def test_no_stamp_of_another_clock_matters(looks: list[tuple[float, bool]], stam
         assert sightings.free(record("a", f"{stamp}{version}"), now) is (now - changed > 15)
 
 
-async def test_taken_renewed_and_handed_over(server: FakeServer, api: KubeClient) -> None:
+async def test_the_lease_is_taken_renewed_and_released(server: FakeServer, api: KubeClient) -> None:
     first, second = LeaderElection(api, "n", "l", "first"), LeaderElection(api, "n", "l", "second")
     with pytest.raises(LeadershipLost):
         first.check()
@@ -91,7 +91,7 @@ async def test_taken_renewed_and_handed_over(server: FakeServer, api: KubeClient
     )
 
 
-async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, api: KubeClient) -> None:
+async def test_a_dead_holder_is_waited_for_by_the_local_clock(server: FakeServer, api: KubeClient) -> None:
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("dead", "in the future")})
     clock = Clock()
     election = LeaderElection(api, "n", "l", "me", clock)
@@ -106,15 +106,13 @@ async def test_a_dead_holder_is_waited_for_by_our_own_clock(server: FakeServer, 
     assert server.objects[PATH]["spec"]["holderIdentity"] == "me"
 
 
-async def test_a_process_that_follows_another_of_its_identity_does_not_wait(
-    server: FakeServer, api: KubeClient
-) -> None:
+async def test_a_process_with_the_identity_of_the_holder_does_not_wait(server: FakeServer, api: KubeClient) -> None:
     await LeaderElection(api, "n", "l", "pod").acquire()
     await asyncio.wait_for(LeaderElection(api, "n", "l", "pod").acquire(), 10)
     assert server.objects[PATH]["spec"]["holderIdentity"] == "pod"
 
 
-async def test_of_many_at_once_one_gets_it(server: FakeServer, api: KubeClient) -> None:
+async def test_one_of_many_replicas_becomes_leader(server: FakeServer, api: KubeClient) -> None:
     elections = [LeaderElection(api, "n", "l", str(index)) for index in range(8)]
     tasks = [asyncio.create_task(election.acquire()) for election in elections]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -124,7 +122,7 @@ async def test_of_many_at_once_one_gets_it(server: FakeServer, api: KubeClient) 
         task.cancel()
 
 
-async def test_lost_at_once_to_another_holder(server: FakeServer, api: KubeClient) -> None:
+async def test_leadership_is_lost_at_once_to_another_holder(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
@@ -132,7 +130,7 @@ async def test_lost_at_once_to_another_holder(server: FakeServer, api: KubeClien
         await asyncio.wait_for(election.keep(), 10)
 
 
-async def test_lost_when_it_was_deleted(server: FakeServer, api: KubeClient) -> None:
+async def test_leadership_is_lost_if_the_lease_is_deleted(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     await server.remove(PATH)
@@ -140,7 +138,7 @@ async def test_lost_when_it_was_deleted(server: FakeServer, api: KubeClient) -> 
         await asyncio.wait_for(election.keep(), 10)
 
 
-async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: KubeClient) -> None:
+async def test_an_edit_of_the_lease_does_not_end_leadership(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     live = server.objects[PATH]
@@ -152,7 +150,7 @@ async def test_an_edit_by_somebody_else_is_no_loss(server: FakeServer, api: Kube
     keeping.cancel()
 
 
-async def test_errors_are_tried_again_until_the_deadline(server: FakeServer, api: KubeClient) -> None:
+async def test_renewals_are_retried_until_the_deadline(server: FakeServer, api: KubeClient) -> None:
     clock = Clock()
     election = LeaderElection(api, "n", "l", "me", clock)
     await election.acquire()
@@ -172,7 +170,7 @@ async def test_errors_are_tried_again_until_the_deadline(server: FakeServer, api
         await asyncio.wait_for(keeping, 10)
 
 
-async def test_taking_goes_on_through_errors(server: FakeServer, api: KubeClient) -> None:
+async def test_the_lease_is_taken_after_errors(server: FakeServer, api: KubeClient) -> None:
     server.fault = lambda _: status(403, "Forbidden", "no rights yet")
     election = LeaderElection(api, "n", "l", "me")
     waiting = asyncio.create_task(election.acquire())
@@ -187,7 +185,7 @@ async def test_taking_goes_on_through_errors(server: FakeServer, api: KubeClient
     assert election.problem == ""
 
 
-async def test_a_release_that_fails_says_so(server: FakeServer, api: KubeClient) -> None:
+async def test_a_release_that_fails_raises(server: FakeServer, api: KubeClient) -> None:
     election = LeaderElection(api, "n", "l", "me")
     await election.acquire()
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": record("thief")})
@@ -200,7 +198,7 @@ PHASES: dict[str, Any] = {"metadata": {"namespace": "n", "name": "former"}, "sta
 
 
 @pytest.mark.parametrize("ended", [None, {**PHASES, "status": {"phase": "Failed"}}], ids=["deleted", "evicted"])
-async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_needs_to_renew(
+async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_renewal_may_take(
     server: FakeServer, api: KubeClient, ended: dict[str, Any] | None
 ) -> None:
     spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
@@ -227,7 +225,7 @@ async def test_a_holder_without_a_pod_is_waited_for_as_long_as_a_living_one_need
     assert (election.problem, server.objects[PATH]["spec"]["holderIdentity"]) == ("", "me")
 
 
-async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: KubeClient) -> None:
+async def test_a_pod_that_is_being_deleted_still_leads(server: FakeServer, api: KubeClient) -> None:
     """The process in the pod leads until it ends; a replica that starts meanwhile is not ready."""
     spec = {**record("former"), "leaseDurationSeconds": DURATION_SECONDS}
     await server.put(PATH, {"metadata": {"namespace": "n", "name": "l"}, "spec": spec})
@@ -248,7 +246,7 @@ async def test_a_pod_that_is_being_deleted_still_holds(server: FakeServer, api: 
 
 
 @pytest.mark.parametrize("holder", ["laptop_1a2b", "pod_elsewhere", "former"])
-async def test_a_holder_of_whom_nothing_is_known_has_the_lease_s_own_time(
+async def test_a_holder_whose_pod_is_unknown_has_the_full_duration(
     server: FakeServer, api: KubeClient, holder: str
 ) -> None:
     spec = {**record(holder), "leaseDurationSeconds": DURATION_SECONDS}
@@ -271,7 +269,7 @@ async def test_a_holder_of_whom_nothing_is_known_has_the_lease_s_own_time(
     [("a", "a", r"host"), ("a", "b", r"host_b"), ("a", "", r"host_[0-9a-f]{8}")],
     ids=["a pod beside the Lease", "a pod elsewhere", "no pod"],
 )
-def test_only_the_name_of_a_pod_beside_the_lease_stands_for_it(
+def test_only_a_pod_in_the_namespace_of_the_lease_is_identified_by_its_name(
     monkeypatch: pytest.MonkeyPatch, lease: str, pod: str, identity: str
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "host")

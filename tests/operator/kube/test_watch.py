@@ -56,7 +56,7 @@ async def followed(api: KubeClient) -> AsyncIterator[Followed]:
     assert made.errors == []
 
 
-async def test_what_is_there_and_what_comes_and_goes(server: FakeServer, followed: Followed) -> None:
+async def test_lists_and_changes_reach_the_cache(server: FakeServer, followed: Followed) -> None:
     await server.put(path("a"), obj("a"))
     followed.watches.follow([CONFIG_MAPS])
     assert followed.watches.missing() == ["/api/v1/configmaps"]
@@ -92,7 +92,7 @@ async def test_only_labelled_objects_are_asked_for_and_secrets_without_their_con
     }
 
 
-async def test_failures_are_counted_from_nothing(server: FakeServer, followed: Followed) -> None:
+async def test_restarts_are_counted_from_zero(server: FakeServer, followed: Followed) -> None:
     def counted() -> float | None:
         return REGISTRY.get_sample_value("v4serve_operator_watch_restarts_total", {"kind": "Gizmo"})
 
@@ -102,7 +102,7 @@ async def test_failures_are_counted_from_nothing(server: FakeServer, followed: F
     await until(lambda: counted() == 1)
 
 
-async def test_a_watch_that_is_always_refused_is_told_and_tried_ever_less_often(
+async def test_a_watch_that_is_always_refused_is_logged(
     server: FakeServer, followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Although every list succeeds."""

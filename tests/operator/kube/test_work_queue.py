@@ -141,7 +141,7 @@ async def stop(task: "asyncio.Task[None]") -> None:
         await task
 
 
-async def test_several_keys_at_once_each_of_them_once() -> None:
+async def test_several_keys_run_in_parallel_and_each_key_once() -> None:
     work = Work()
     queue: WorkQueue[str] = WorkQueue(work, parallel=2)
     task = await running(queue)
@@ -156,7 +156,7 @@ async def test_several_keys_at_once_each_of_them_once() -> None:
     await stop(task)
 
 
-async def test_a_key_comes_again_when_its_work_says_so() -> None:
+async def test_a_key_is_due_again_when_its_task_says_so() -> None:
     left = [0.01, 0.01, None]
     seen: list[str] = []
 
@@ -172,7 +172,7 @@ async def test_a_key_comes_again_when_its_work_says_so() -> None:
     await stop(task)
 
 
-async def test_an_error_waits_and_does_not_hold_up_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_key_backs_off_and_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     work = Work(OperatorError("no such namespace"))
     work.go.set()
@@ -187,7 +187,7 @@ async def test_an_error_waits_and_does_not_hold_up_others(caplog: pytest.LogCapt
     await stop(task)
 
 
-async def test_a_bug_shows_its_traceback_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_is_logged_with_a_traceback_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     work = Work(KeyError("spec"))
     work.go.set()
     queue: WorkQueue[str] = WorkQueue(work, parallel=1)
@@ -199,7 +199,7 @@ async def test_a_bug_shows_its_traceback_and_ends_nothing(caplog: pytest.LogCapt
     await stop(task)
 
 
-async def test_closing_ends_work_in_the_middle() -> None:
+async def test_closing_cancels_running_tasks() -> None:
     work = Work()
     queue: WorkQueue[str] = WorkQueue(work, parallel=2)
     task = await running(queue)

@@ -32,24 +32,24 @@ class Story:
         return self.readiness.look(KEY, parent, self.status, self.now)
 
 
-def test_a_new_one_from_its_creation_and_once() -> None:
+def test_a_new_v4deployment_is_measured_once_and_from_its_creation() -> None:
     story = Story()
     assert [story.look(ready) for ready in (False, False, True, True)] == [None, None, 30.0, None]
     assert [story.look(ready) for ready in (False, True)] == [None, None], "no change of the spec took it away"
 
 
-def test_one_that_is_ready_at_the_first_look() -> None:
+def test_a_v4deployment_that_is_ready_at_the_first_reconcile() -> None:
     assert Story().look(True) == 10.0
 
 
-def test_a_changed_spec_from_the_first_look_at_it() -> None:
+def test_a_changed_spec_is_measured_from_its_first_reconcile() -> None:
     story = Story()
     story.look(True)
     story.generation = 2
     assert [story.look(ready) for ready in (False, False, True, True)] == [None, None, 20.0, None]
 
 
-def test_a_change_that_takes_nothing_away_is_not_measured() -> None:
+def test_a_change_that_keeps_ready_is_not_measured() -> None:
     story = Story()
     story.look(True)
     story.generation = 2
@@ -63,7 +63,7 @@ def test_a_change_before_the_former_one_is_ready_begins_anew() -> None:
     assert [story.look(ready) for ready in (False, True)] == [None, 10.0]
 
 
-def test_what_a_former_leader_began_is_not_measured() -> None:
+def test_a_change_that_a_former_leader_began_is_not_measured() -> None:
     story = Story()
     story.look(False)
     story.readiness = Readiness()
@@ -79,7 +79,7 @@ def test_another_one_of_the_same_name_is_new() -> None:
     assert [story.look(ready) for ready in (False, True)] == [None, 30.0]
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_a_deleted_v4deployment_is_forgotten() -> None:
     story = Story()
     story.look(False)
     story.readiness.forget(KEY)
@@ -93,7 +93,7 @@ def test_ready_is_a_condition_that_is_true() -> None:
     assert is_ready({"conditions": [{"type": "X", "status": "False"}, {"type": "Ready", "status": "True"}]})
 
 
-def test_only_failures_without_a_break_add_up() -> None:
+def test_only_consecutive_failures_add_up() -> None:
     failures = Failures()
 
     def look(key: Key, failed: bool, second: int) -> bool:

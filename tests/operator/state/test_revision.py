@@ -84,7 +84,7 @@ def test_labels_and_defaults_of_the_operator_restart_nothing() -> None:
     assert world.get("Service", "demo")["metadata"]["labels"]["team"] == "a"
 
 
-def test_a_revision_is_ten_digits_that_stay() -> None:
+def test_a_revision_is_ten_digits_and_stable() -> None:
     """A change of this value restarts the workers of everyone who upgrades the operator."""
     assert revision(Spec(), "worker:1") == "cc95b2e006"
 
@@ -93,7 +93,7 @@ def images(world: World) -> set[str]:
     return {d["spec"]["template"]["spec"]["containers"][0]["image"] for d in world.of("Deployment")}
 
 
-def test_a_new_default_is_for_new_deployments() -> None:
+def test_a_new_default_image_is_used_for_new_deployments_only() -> None:
     world = World()
     world.settle()
     world.settings = replace(world.settings, worker_image="worker:2", router_image="router:2")
@@ -102,7 +102,7 @@ def test_a_new_default_is_for_new_deployments() -> None:
     assert images(_settled(World(settings=world.settings))) == {"worker:2", "router:2"}
 
 
-def test_the_spec_decides_where_it_says_something() -> None:
+def test_an_image_in_the_spec_decides() -> None:
     world = _settled(World())
     world.change({"image": "worker:2", "router": {"image": "router:2"}})
     world.settle()
@@ -112,7 +112,7 @@ def test_the_spec_decides_where_it_says_something() -> None:
     assert images(world) == {"worker:2", "router:2"}
 
 
-def test_taking_an_image_back_leads_to_the_pods_that_were_there() -> None:
+def test_reverting_an_image_keeps_the_former_pods() -> None:
     world = World()
     first = world.settle().status["revision"]
     world.change({"image": "worker:2"})
@@ -134,7 +134,7 @@ def containers(world: World, role: str) -> list[Obj]:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_an_image_that_was_set_by_hand_is_taken_back(role: str) -> None:
+def test_an_image_that_was_set_by_hand_is_reverted(role: str) -> None:
     world = _settled(World())
     revisions, before = world.revisions(), containers(world, role)[0]["image"]
     containers(world, role)[0]["image"] = "foreign:1"
@@ -146,7 +146,7 @@ def test_an_image_that_was_set_by_hand_is_taken_back(role: str) -> None:
 
 @pytest.mark.parametrize("remembered", [True, False])
 @pytest.mark.parametrize("role", ROLES)
-def test_the_image_of_a_container_that_others_put_first_is_nobodys(role: str, remembered: bool) -> None:
+def test_the_image_of_an_injected_first_container_is_not_used(role: str, remembered: bool) -> None:
     world = _settled(World())
     revisions = world.revisions()
     if not remembered:  # as an operator left it that had no memory
@@ -160,7 +160,7 @@ def test_the_image_of_a_container_that_others_put_first_is_nobodys(role: str, re
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_an_image_that_came_with_a_replaced_deployment_is_taken_back(role: str) -> None:
+def test_the_image_of_a_replaced_deployment_is_reverted(role: str) -> None:
     """`kubectl replace` takes the operator's annotations away as well; the last good spec still knows."""
     world = _settled(World())
     revisions, before = world.revisions(), containers(world, role)[0]["image"]
@@ -171,7 +171,7 @@ def test_an_image_that_came_with_a_replaced_deployment_is_taken_back(role: str) 
     assert containers(world, role)[0]["image"] == before
 
 
-def test_what_an_operator_without_a_memory_made_goes_on_as_it_is() -> None:
+def test_deployments_of_an_operator_that_stored_no_spec_stay_unchanged() -> None:
     world = _settled(World())
     _forget(world)
     world.settings = replace(world.settings, worker_image="worker:2", router_image="router:2")
@@ -181,7 +181,7 @@ def test_what_an_operator_without_a_memory_made_goes_on_as_it_is() -> None:
     assert {pod["metadata"]["name"] for pod in world.of("Pod")} == pods
 
 
-def test_deployments_that_were_deleted_come_back_with_their_images() -> None:
+def test_deleted_deployments_are_recreated_with_their_images() -> None:
     world = _settled(World())
     revisions = world.revisions()
     world.settings = replace(world.settings, worker_image="worker:2", router_image="router:2")
