@@ -82,7 +82,7 @@ class _Process:
 
     async def _serve(self, api: KubeClient) -> None:
         discovery = Discovery(api)
-        if not await self._unless_stopped(self._definition(discovery)):
+        if not await self._unless_stopped(self._wait_for_definition(discovery)):
             return
         version = ".".join(map(str, discovery.features.version))
         log.info("serving %s of API server %s", ", ".join(self._config.namespaces) or "all namespaces", version)
@@ -103,7 +103,7 @@ class _Process:
         if (error := task.exception()) is not None:
             raise WatchFailed(f"V4Deployments can no longer be watched: {error}") from error
 
-    async def _definition(self, discovery: Discovery) -> None:
+    async def _wait_for_definition(self, discovery: Discovery) -> None:
         """Waits until the custom resource definition exists."""
         while True:
             self._waiting = f"the cluster does not know {PLURAL}.{GROUP}: install the chart with crds.install=true"

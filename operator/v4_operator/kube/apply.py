@@ -118,7 +118,7 @@ class Applier:
             # A pod template that differs only in form is not replaced, because new pods would be started.
             if "spec" not in body or "template" in body["spec"] or not needs_write(body, live):
                 return live
-        operations = _retaking(body, live, whole=invalid is not None)
+        operations = _replacement(body, live, whole=invalid is not None)
         _, namespace, name = _identity(body)
         try:
             await self._api.patch(resource, namespace, name, operations)
@@ -164,7 +164,7 @@ def _may_write(desired: Json, live: Json) -> bool:
     return True
 
 
-def _retaking(body: Json, live: Json, *, whole: bool) -> list[Json]:
+def _replacement(body: Json, live: Json, *, whole: bool) -> list[Json]:
     """JSON patch that replaces the differing fields of the spec and, if `whole`, removes those of other managers."""
     wanted, there = body["spec"], live["spec"]
     differing = [key for key, value in wanted.items() if not contains({key: value}, there)]

@@ -44,7 +44,7 @@ RETRY_SECONDS = 1.0  # between renewals that fail, and between reads of a Lease 
 _ENDING, _GONE = ", and its pod is being deleted", ", but its pod has ended"
 
 
-class Sightings:
+class ObservedLease:
     """Decides whether a Lease may be taken, from the times at which its record was seen to change."""
 
     def __init__(self) -> None:
@@ -86,15 +86,15 @@ class LeaderElection:
 
     async def acquire(self) -> None:
         """Waits until the Lease is free, and takes it."""
-        sightings, last, lease = Sightings(), "", f"the Lease {self._namespace}/{self._name}"
+        observed, last, lease = ObservedLease(), "", f"the Lease {self._namespace}/{self._name}"
         while True:
             try:
-                fate = await self._try(sightings)
-                if fate is None:
+                state = await self._try(observed)
+                if state is None:
                     self.problem = ""
                     return
-                message = f"waiting: {self.holder} leads and holds {lease}{fate}"
-                self.problem = message if fate else ""
+                message = f"waiting: {self.holder} leads and holds {lease}{state}"
+                self.problem = message if state else ""
             except ApiError as error:
                 message = self.problem = f"cannot take {lease}: {error}"
             if message != last:
@@ -102,17 +102,17 @@ class LeaderElection:
             last = message
             await asyncio.sleep(RETRY_SECONDS * random.uniform(0.5, 1.5))
 
-    async def _try(self, sightings: Sightings) -> str | None:
+    async def _try(self, observed: ObservedLease) -> str | None:
         """Returns None if the Lease is taken; else what is wrong with its holder's pod, or "" if nothing is."""
         sent = self._clock()
         try:
             live = await self._get()
             record = live.get("spec") or {}
             self.holder = record.get("holderIdentity") or ""
-            if self.holder != self._identity and not sightings.free(record, sent):
-                fate = await self._fate()
-                if not sightings.free(record, sent, gone=fate == _GONE):
-                    return fate
+            if self.holder != self._identity and not observed.free(record, sent):
+                state = await self._pod_state()
+                if not observed.free(record, sent, gone=state == _GONE):
+                    return state
             sent = self._clock()
             if live:
                 spec = self._spec(record.get("leaseTransitions", 0) + 1)
@@ -128,7 +128,7 @@ class LeaderElection:
         self._renewed, self.holder = sent, self._identity
         return None
 
-    async def _fate(self) -> str:
+    async def _pod_state(self) -> str:
         """Returns how the holder's pod ended; "" if the pod runs, or if its state is unknown."""
         if not self.holder or "_" in self.holder:
             return ""

@@ -19,21 +19,21 @@ def obj(name: str = "a", version: int = 1, *, kind: str = "Service", owner: str 
     return {"kind": kind, "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", **full, **metadata}}
 
 
-class Told(Children):
+class Changes(Children):
     """The cache of children, and the keys that changed since the last check."""
 
     def __init__(self) -> None:
-        self.told: list[Key] = []
-        super().__init__(self.told.append)
+        self.changed_keys: list[Key] = []
+        super().__init__(self.changed_keys.append)
 
     def since(self) -> set[Key]:
-        told = set(self.told)
-        self.told.clear()
-        return told
+        keys = set(self.changed_keys)
+        self.changed_keys.clear()
+        return keys
 
 
 def test_children_are_found_by_name_and_by_owner() -> None:
-    children = Told()
+    children = Changes()
     children.put(obj("a"))
     assert children.since() == {D}
     children.put(obj("b", owner=""))
@@ -51,7 +51,7 @@ def test_children_are_found_by_name_and_by_owner() -> None:
 
 
 def test_a_child_that_changes_owner_concerns_both() -> None:
-    children = Told()
+    children = Changes()
     children.put(obj("a"))
     children.put(obj("a", 2, owner="e"))
     assert children.since() == {D, Key("n", "e")}
@@ -59,7 +59,7 @@ def test_a_child_that_changes_owner_concerns_both() -> None:
 
 
 def test_older_versions_and_deletions_of_former_objects_change_nothing() -> None:
-    children = Told()
+    children = Changes()
     children.put(obj("a", 5))
     children.since()
     children.put(obj("a", 4))
@@ -70,7 +70,7 @@ def test_older_versions_and_deletions_of_former_objects_change_nothing() -> None
 
 
 def test_a_recreated_object_replaces_the_former_one_but_not_vice_versa() -> None:
-    children = Told()
+    children = Changes()
     children.put(obj("a", 9))
     children.since()
     again = obj("a", 10, uid="new", creationTimestamp="2026-01-02T00:00:00Z")
@@ -82,7 +82,7 @@ def test_a_recreated_object_replaces_the_former_one_but_not_vice_versa() -> None
 
 
 def test_children_of_a_former_v4deployment_of_the_name_are_left_out() -> None:
-    children = Told()
+    children = Changes()
     for uid in ("1", "2"):
         owner = {"kind": "V4Deployment", "name": "d", "uid": uid, "controller": True}
         children.put(obj(f"of-{uid}", ownerReferences=[owner]))
@@ -91,7 +91,7 @@ def test_children_of_a_former_v4deployment_of_the_name_are_left_out() -> None:
 
 
 def test_a_list_replaces_its_kind_and_namespace_but_not_what_is_newer() -> None:
-    children = Told()
+    children = Changes()
     children.put(obj("gone", 3, owner="gone"))
     children.put(obj("kept", 3))
     children.put(obj("newer", 21, owner="newer"))
@@ -108,7 +108,7 @@ def test_a_list_replaces_its_kind_and_namespace_but_not_what_is_newer() -> None:
 
 
 def test_a_note_lasts_until_its_object_changes() -> None:
-    children = Told()
+    children = Changes()
     children.note("Service", "n", "a", "of what is not there")
     children.put(obj("a"))
     assert children.noted("Service", "n", "a") == ""
@@ -134,7 +134,7 @@ def test_the_newest_version_stays_whatever_arrives_twice_or_late(
         for i, (version, (*_, early)) in enumerate(zip(versions, history, strict=True))
         if early
     ]
-    children = Told()
+    children = Changes()
     for _, version in sorted([*early, *deliveries], key=lambda pair: pair[0]):
         children.put(version)
     newest = {version["metadata"]["name"]: version for version in versions}
@@ -146,7 +146,7 @@ def test_the_newest_version_stays_whatever_arrives_twice_or_late(
 
 
 def test_an_answer_after_the_event_of_a_deletion_restores_nothing() -> None:
-    children, parents = Told(), Parents()
+    children, parents = Changes(), Parents()
     children.remove(obj("a", 12))
     children.put(obj("a", 11))
     assert children.get("Service", "n", "a") is None
@@ -159,7 +159,7 @@ def test_an_answer_after_the_event_of_a_deletion_restores_nothing() -> None:
 
 
 def test_an_object_that_gets_its_label_back_is_known_again() -> None:
-    children = Told()
+    children = Changes()
     children.put(obj("a", 10))
     children.remove(obj("a", 11))
     children.put(obj("a", 12))
@@ -167,7 +167,7 @@ def test_an_object_that_gets_its_label_back_is_known_again() -> None:
 
 
 def test_an_object_that_is_being_deleted_may_be_put_again() -> None:
-    children = Told()
+    children = Changes()
     children.put(obj("a", 10))
     children.since()
     children.forget(obj("a", 10))

@@ -15,7 +15,13 @@ from v4_kube.client import KubeClient
 from v4_kube.errors import ApiError
 from v4_operator.errors import LeadershipLost
 from v4_operator.kube import leader_election as module
-from v4_operator.kube.leader_election import DEADLINE_SECONDS, DURATION_SECONDS, GONE_SECONDS, LeaderElection, Sightings
+from v4_operator.kube.leader_election import (
+    DEADLINE_SECONDS,
+    DURATION_SECONDS,
+    GONE_SECONDS,
+    LeaderElection,
+    ObservedLease,
+)
 from v4_operator.process import identity_of
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"
@@ -43,27 +49,27 @@ def record(holder: str, renewed: str = "1") -> dict[str, Any]:
 
 
 def test_a_lease_is_free_without_a_holder_or_after_its_own_time_without_a_change() -> None:
-    sightings = Sightings()
-    assert Sightings().free({}, 0.0)
-    assert Sightings().free(record(""), 0.0)
-    assert not sightings.free(record("a"), 0.0)
-    assert not sightings.free(record("a"), 15.0)
-    assert not sightings.free(record("a", "2"), 15.1), "it was renewed"
-    assert not sightings.free(record("a", "2"), 30.0)
-    assert not sightings.free(record("b", "2"), 30.2), "another one took it"
-    assert sightings.free(record("b", "2"), 45.3)
+    observed = ObservedLease()
+    assert ObservedLease().free({}, 0.0)
+    assert ObservedLease().free(record(""), 0.0)
+    assert not observed.free(record("a"), 0.0)
+    assert not observed.free(record("a"), 15.0)
+    assert not observed.free(record("a", "2"), 15.1), "it was renewed"
+    assert not observed.free(record("a", "2"), 30.0)
+    assert not observed.free(record("b", "2"), 30.2), "another one took it"
+    assert observed.free(record("b", "2"), 45.3)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 40), st.booleans()), max_size=30), st.text())
 def test_timestamps_of_other_clocks_do_not_matter(looks: list[tuple[float, bool]], stamp: str) -> None:
     """A Lease is free if its last change was seen longer ago than its duration, whatever its timestamps are."""
-    sightings, now, changed, version = Sightings(), 0.0, 0.0, 0
-    sightings.free(record("a", f"{stamp}0"), now)
+    observed, now, changed, version = ObservedLease(), 0.0, 0.0, 0
+    observed.free(record("a", f"{stamp}0"), now)
     for pause, renewed in looks:
         now += pause
         if renewed:
             version, changed = version + 1, now
-        assert sightings.free(record("a", f"{stamp}{version}"), now) is (now - changed > 15)
+        assert observed.free(record("a", f"{stamp}{version}"), now) is (now - changed > 15)
 
 
 async def test_the_lease_is_taken_renewed_and_released(server: FakeServer, api: KubeClient) -> None:
