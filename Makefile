@@ -50,10 +50,11 @@ proto: $(DEV) ## Generate the gRPC code from core/v4_core/v1/worker.proto
 	$(BIN)/python -m grpc_tools.protoc -I core --python_out=core --pyi_out=core --grpc_python_out=core \
 		core/v4_core/v1/worker.proto
 
-chart: $(DEV) ## Generate the chart's schema and table of values, the dashboards, and docs/metrics.md
+chart: $(DEV) ## Generate the chart's schema and table of values, the dashboards, docs/metrics.md and docs/settings.md
 	$(BIN)/python -m charts.generate
 	$(BIN)/python -m charts.dashboards
 	$(BIN)/python -m charts.metrics_document
+	$(BIN)/python -m charts.settings_document
 
 $(DEV) .venv/.local-$(KEY): | $(BIN)/python
 	@extra=$(patsubst .%,%,$(firstword $(subst -, ,$(notdir $@)))); \

@@ -62,8 +62,8 @@ class Ours:
 
         from v4_core.geometry import CacheGeometry
         from v4_engine.engine import Engine
+        from v4_engine.options import SchedulerConfig
         from v4_engine.params import build
-        from v4_engine.scheduler import SchedulerConfig
         from v4_engine.stores import CacheMemory
 
         self.config = tiny_config(**MODEL)

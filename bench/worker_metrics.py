@@ -18,10 +18,12 @@ from prometheus_client import generate_latest
 
 from v4_core.blocks import pack_ids
 from v4_core.sampling import Sampling
+from v4_core.settings import load
 from v4_core.v1 import worker_pb2 as pb
 from v4_engine.engine import Engine
 from v4_engine.events import Event
-from v4_engine.loading import EngineOptions, Loaded, load_engine
+from v4_engine.loading import Loaded, load_engine
+from v4_engine.options import EngineOptions
 from v4_engine.schedule import Schedule
 from v4_models import DEMO_MODEL
 from v4_worker.config import WorkerConfig
@@ -139,7 +141,7 @@ def _request(vocab: int) -> pb.Start:
 
 def measure() -> Result:
     """Measure decoding, counting alone, and scraping."""
-    loaded = load_engine(DEMO_MODEL, EngineOptions(device="cpu", max_model_len=PROMPT + TOKENS + 1))
+    loaded = load_engine(DEMO_MODEL, load(EngineOptions, None, {"device": "cpu", "max_model_len": PROMPT + TOKENS + 1}))
     metrics = WorkerMetrics()
     intervals = asyncio.run(decode(loaded, metrics)).intervals
     on, off = (statistics.median(intervals[turn]) for turn in (True, False))

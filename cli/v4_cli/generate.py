@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from v4_cli.errors import needs
 from v4_cli.model import demo_model
-from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, Json
+from v4_cli.options import Checkpoint, Json, command
 from v4_cli.output import print_json
 from v4_core.blocks import unpack_ids
 from v4_core.errors import ConfigError
 from v4_core.sampling import Sampling
-from v4_core.settings import load
+from v4_core.settings import FLAT, Setting
+from v4_engine.options import ComputeOptions, EngineOptions, SchedulerConfig
 
 if TYPE_CHECKING:
     from v4_engine.loading import Loaded
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
 class GenerateConfig:
     """Settings of `v4serve generate`. Raises ConfigError if a value cannot be used."""
 
-    prompt: str  # raw text, in which the model's special tokens are recognized
-    model: Path = field(default_factory=demo_model)
-    max_tokens: int = 128
-    temperature: float = 1.0  # 0 = greedy
-    top_k: int = 0  # 0 = off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None  # None = a random seed
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: str = "auto"
-    format: str = "auto"
+    prompt: Annotated[str, Setting("Text to continue, in which the model's special tokens are recognized.")]
+    model: Annotated[Path, Setting("Folder of a checkpoint; by default the model shipped with v4serve.")] = field(
+        default_factory=demo_model
+    )
+    max_tokens: Annotated[int, Setting("Most tokens to generate.")] = 128
+    temperature: Annotated[float, Setting("Sampling temperature; 0: greedy.")] = 1.0
+    top_k: Annotated[int, Setting("Sample from this many likeliest tokens; 0: from all.")] = 0
+    top_p: Annotated[float, Setting("Sample from the likeliest tokens of this total probability.")] = 1.0
+    min_p: Annotated[float, Setting("Least probability of a token, as a share of the likeliest token's.")] = 0.0
+    seed: Annotated[
+        int | None, Setting("Seed of the sampling; the same seed gives the same text. By default a random seed.")
+    ] = None
+    compute: Annotated[ComputeOptions, FLAT] = field(default_factory=ComputeOptions)
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -62,46 +64,8 @@ class Piece:
     finish: Literal["stop", "length"] | None
 
 
-def generate(
-    *,
-    prompt: Annotated[str | None, typer.Option(help="Text to continue.")] = None,
-    model: Checkpoint = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Most tokens to generate. (default: 128)")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature; 0: greedy. (default: 1)")] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Sample from this many likeliest tokens; 0: from all. (default: 0)")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the likeliest tokens of this total probability. (default: 1)")
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(help="Least probability of a token, as a share of the likeliest token's. (default: 0)"),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of the sampling; the same seed gives the same text. (default: random)")
-    ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    format: Format = None,  # noqa: A002
-    config: ConfigFile = None,
-    json: Json = False,
-) -> None:
+def _generate(wanted: GenerateConfig, json: bool) -> None:
     """Continue a text on this machine, without a server."""
-    flags = {
-        "prompt": prompt,
-        "model": model,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-        "format": format,
-    }
-    wanted = load(GenerateConfig, config, flags)
     seed = secrets.randbits(64) if wanted.seed is None else wanted.seed
     started = time.monotonic()
     pieces = []
@@ -121,6 +85,9 @@ def generate(
         )
     else:
         print()
+
+
+generate = command(GenerateConfig, _generate, flags={"model": Checkpoint, "json": Json})
 
 
 def _pieces(wanted: GenerateConfig, seed: int) -> Iterator[Piece]:
@@ -158,9 +125,9 @@ def _pieces(wanted: GenerateConfig, seed: int) -> Iterator[Piece]:
 
 
 def _load(wanted: GenerateConfig) -> "Loaded":
-    from v4_engine.loading import EngineOptions, load_engine  # noqa: PLC0415
+    from v4_engine.loading import load_engine  # noqa: PLC0415
 
-    options = EngineOptions(device=wanted.device, dtype=wanted.dtype, format=wanted.format, max_sequences=1)
+    options = EngineOptions(wanted.compute, scheduler=SchedulerConfig(max_sequences=1))
     with _progress() as progress:
         task = progress.add_task(f"loading {wanted.model.name}", total=None)
         return load_engine(

@@ -19,12 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from v4_cli.errors import USAGE, DeploymentError, needs
-from v4_cli.options import Checkpoint, ConfigFile, Device, Dtype, Format, LogFormatFlag
+from v4_cli.options import Checkpoint, command
 from v4_cli.processes import Child, describe_end, stop, until_signal
 from v4_cli.program_name import program_name
 from v4_cli.topology import (
@@ -42,7 +40,6 @@ from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError, V4Error
 from v4_core.held_ports import held_for, held_ports
 from v4_core.logs import CLOCK, LogFormat, configure, relayed
-from v4_core.settings import load
 
 if TYPE_CHECKING:
     import httpx
@@ -208,41 +205,19 @@ async def serve(config: LocalConfig, command: Command = own_command) -> None:
         await deployment.run()
 
 
-def local(
-    *,
-    model: Checkpoint = None,
-    prefill: Annotated[
-        int | None,
-        typer.Option(help="Number of prefill workers; 0: decode workers compute prompts too. (default: 1)"),
-    ] = None,
-    decode: Annotated[int | None, typer.Option(help="Number of decode workers. (default: 1)")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the API; 0: any free port. (default: 8000)")] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    format: Format = None,  # noqa: A002
-    log_format: LogFormatFlag = None,
-    config: ConfigFile = None,
-) -> None:
+def _local(settings: LocalConfig) -> None:
     """Serve a model on this machine, with a router, prefill and decode workers behind one address.
 
     Ctrl-C or SIGTERM stops everything. If a worker dies, serving goes on while another worker of its role runs.
     """
     with needs("local"):
         import httpx  # noqa: F401, PLC0415
-    flags = {
-        "model": model,
-        "prefill": prefill,
-        "decode": decode,
-        "port": port,
-        "device": device,
-        "dtype": dtype,
-        "format": format,
-        "log_format": log_format,
-    }
-    settings = load(LocalConfig, config, flags)
     configure(settings.log_format)
     ModelConfig.from_path(settings.model)  # raises here, so that a wrong path is one error and not one per child
     asyncio.run(until_signal(serve(settings)))
+
+
+local = command(LocalConfig, _local, flags={"model": Checkpoint})
 
 
 def _greeting(deployment: LocalDeployment, name: str) -> str:

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from v4_cli.model import demo_model
 from v4_core.errors import ConfigError
 from v4_core.logs import LogFormat
-from v4_core.settings import load
+from v4_core.settings import FLAT, Setting, load
+from v4_engine.options import ComputeOptions
 from v4_worker.config import WorkerConfig
 
 Role = Literal["router", "prefill", "decode"]
@@ -28,16 +29,22 @@ _OWN = ("model", "host", "port", "monitoring_port", "token_file", "log_format")
 class LocalConfig:
     """Settings of `v4serve local`. Raises ConfigError if a value cannot be used."""
 
-    model: Path = field(default_factory=demo_model)  # folder of a checkpoint
-    prefill: int = 1  # number of prefill workers; 0 = decode workers compute prompts too
-    decode: int = 1  # number of decode workers
-    port: int = 8000  # port of the router's API; 0 = any free port
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: str = "auto"  # type to compute in; auto = the checkpoint's own
-    format: str = "auto"  # format of the cache; auto = the checkpoint's own type
-    worker: Mapping[str, object] = field(default_factory=dict)  # further settings of every worker
-    start_timeout_seconds: float = 600.0  # until the first token has gone through router, prefill and decode
-    log_format: LogFormat = "human"  # of every process
+    model: Annotated[Path, Setting("Folder of a checkpoint; by default the model shipped with v4serve.")] = field(
+        default_factory=demo_model
+    )
+    prefill: Annotated[int, Setting("Number of prefill workers; 0: decode workers compute prompts too.")] = 1
+    decode: Annotated[int, Setting("Number of decode workers.")] = 1
+    port: Annotated[int, Setting("Port of the router's API; 0: any free port.")] = 8000
+    compute: Annotated[ComputeOptions, FLAT] = field(default_factory=ComputeOptions)
+    worker: Annotated[Mapping[str, object], Setting("Further settings of every worker.", None)] = field(
+        default_factory=dict
+    )
+    start_timeout_seconds: Annotated[
+        float, Setting("Seconds until the first token must have gone through router, prefill and decode.", None)
+    ] = 600.0
+    log_format: Annotated[
+        LogFormat, Setting("Format of the log of all processes: human, or json with one object per line.")
+    ] = "human"
 
     def __post_init__(self) -> None:
         if self.prefill < 0 or self.decode < 1:
@@ -116,9 +123,7 @@ def _worker_settings(config: LocalConfig, port: int) -> dict[str, object]:
         "model": str(config.model),
         "host": HOST,
         "port": port,
-        "device": config.device,
-        "dtype": config.dtype,
-        "format": config.format,
+        **vars(config.compute),
         "log_format": config.log_format,
         "drain_seconds": DRAIN_SECONDS,
         **{name: value for name, value in config.worker.items() if value is not None},  # None = not given

@@ -27,6 +27,7 @@ C4_WINDOW = 8  # positions whose state rows are combined into one entry of a C4 
 C128_WINDOW = 128
 C4_ENTRIES = BLOCK_TOKENS // C4
 C128_ENTRIES = BLOCK_TOKENS // C128
+SCRATCH_TAILS = 2  # live tails that an engine keeps besides those of its sequences
 LAYOUT_VERSION = 1
 
 Span = tuple[int, int]  # (offset, length)
@@ -178,6 +179,14 @@ class CacheGeometry:
     def slots(self, tokens: int) -> int:
         """Block slots of a sequence of `tokens` tokens."""
         return -(-tokens // BLOCK_TOKENS)
+
+    def tails_bytes(self, sequences: int) -> int:
+        """Bytes of a cache that hold live tails, for this number of sequences."""
+        return (sequences + SCRATCH_TAILS) * self.tail_bytes
+
+    def slots_within(self, size: int, sequences: int) -> int:
+        """Block slots of a cache of `size` bytes; negative if not even the live tails fit."""
+        return (size - self.tails_bytes(sequences)) // self.slab_bytes
 
     def least_slots(self, tokens: int) -> int:
         """The fewest slots that can serve a sequence of `tokens` tokens: its blocks, the next one and a checkpoint."""

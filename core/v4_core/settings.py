@@ -1,9 +1,13 @@
-"""Builds a process's one frozen settings object from a YAML file and the flags that override it.
+"""Builds the frozen settings object of a process from a YAML file and the flags that override it.
 
-The dataclass is the schema: its field names are the keys, its annotations the types, its `__post_init__` the
-rules between fields. Known annotations are bool, int, float, str, Path, `Bytes`, Literal, unions,
-`tuple[X, ...]`, nested dataclasses, and Mapping for settings that are handed on unread. Knows no setting by name,
-and reads no environment.
+The dataclass is the schema: its field names are the keys, its annotations the types, its `__post_init__` the rules
+between fields. Known annotations are bool, int, float, str, Path, `Bytes`, Literal, unions, `tuple[X, ...]`, nested
+dataclasses, and Mapping for settings that are passed on without validation. `Setting` adds the text from which flags
+and docs/settings.md are generated; the keys of a nested dataclass that is marked `FLAT` are keys of its parent. Knows
+no setting by name, and reads no environment.
+
+pydantic could do this too. But workers and the operator do not need it otherwise, and its errors would have to be
+translated into the one line that users see.
 """
 
 import dataclasses
@@ -11,7 +15,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -30,13 +34,15 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", re.ASCII)
 
 
 def parse_bytes(value: str | int) -> int:
-    """Bytes of a size such as `141GB` (10^9), `9.62GiB` (2^30) or a plain number. Raises ConfigError."""
+    """Parses a size such as `141GB` (10^9), `9.62GiB` (2^30) or a plain number of bytes. Raises ConfigError."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     unit = _UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
-        raise ConfigError(f"{value!r} is no size: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB")
+        raise ConfigError(
+            f"{value!r} is not a size: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB"
+        )
     return round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
@@ -44,10 +50,65 @@ def parse_bytes(value: str | int) -> int:
 Bytes = Annotated[int, parse_bytes]
 
 
-def load(cls: type[T], file: Path | None, overrides: Mapping[str, object]) -> T:
-    """Build `cls` from the keys of a YAML `file`, then `overrides`; an override of None was not given.
+class _Mark:
+    """A mark in the annotation of a field."""
 
-    Relative paths start at the working directory. Raises ConfigError naming the key that cannot be used.
+
+FLAT = _Mark()  # a nested dataclass whose keys stand among the keys of the dataclass that holds it
+INTERNAL = _Mark()  # a field that the program sets, not users
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What users read about a setting, in `--help` and in docs/settings.md."""
+
+    text: str  # one sentence, or several
+    flag: str | None = ""  # name of the flag; empty = made of the key: max_sequences -> --max-sequences; None = no flag
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key of a settings file."""
+
+    name: str
+    hint: Any  # the type, without Setting
+    setting: Setting
+    default: Any  # dataclasses.MISSING = required
+
+    @property
+    def flag(self) -> str | None:
+        """The name of the setting's flag; None if it has none."""
+        return f"--{self.name.replace('_', '-')}" if self.setting.flag == "" else self.setting.flag
+
+
+def keys(cls: type[Any]) -> Iterator[Key]:
+    """Yields the keys of a settings file for `cls`, in order. Fields without a Setting are not for users."""
+    for field, hint in _fields(cls):
+        if _has_mark(hint, FLAT):
+            yield from keys(get_args(hint)[0])
+            continue
+        setting = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Setting)), None)
+        if setting is not None:
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            yield Key(field.name, get_args(hint)[0], setting, default)
+
+
+def _fields(cls: type[Any]) -> list[tuple["dataclasses.Field[Any]", Any]]:
+    """The fields that users may set, with their types."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = [(field, hints[field.name]) for field in dataclasses.fields(cls) if field.init]
+    return [(field, hint) for field, hint in fields if not _has_mark(hint, INTERNAL)]
+
+
+def _has_mark(hint: Any, mark: _Mark) -> bool:
+    return mark in getattr(hint, "__metadata__", ())
+
+
+def load(cls: type[T], file: Path | None, overrides: Mapping[str, object]) -> T:
+    """Builds `cls` from the keys of a YAML `file` and from `overrides`, which win; an override of None is not given.
+
+    Relative paths start at the working directory. Raises ConfigError that names the key if a value cannot be used.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
@@ -62,7 +123,7 @@ def _read(file: Path) -> Mapping[str, object]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"is no YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"is not YAML: {' '.join(str(error).split())}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -71,17 +132,37 @@ def _read(file: Path) -> Mapping[str, object]:
 
 
 def _build(cls: type[T], data: Mapping[str, object], prefix: str) -> T:
-    """`cls` from a mapping whose keys stand below `prefix`."""
+    """Builds `cls` from a mapping whose keys have this prefix in messages."""
     assert dataclasses.is_dataclass(cls)
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    names = _names(cls)
     for key in data:
-        if key not in fields:
-            raise ConfigError(unknown_key_message("setting", f"{prefix}{key}", (prefix + name for name in fields)))
-    missing = [prefix + name for name, field in fields.items() if name not in data and _required(field)]
+        if key not in names:
+            raise ConfigError(unknown_key_message("setting", f"{prefix}{key}", (prefix + name for name in names)))
+    return _assemble(cls, data, prefix)
+
+
+def _names(cls: type[Any]) -> list[str]:
+    """The keys that `cls` takes, with those of its flat groups."""
+    names = []
+    for field, hint in _fields(cls):
+        names += _names(get_args(hint)[0]) if _has_mark(hint, FLAT) else [field.name]
+    return names
+
+
+def _assemble(cls: type[T], data: Mapping[str, object], prefix: str) -> T:
+    """Builds `cls` from those keys of `data` that are its own or its flat groups'."""
+    given: dict[str, object] = {}
+    missing = []
+    for field, hint in _fields(cls):
+        if _has_mark(hint, FLAT):
+            given[field.name] = _assemble(get_args(hint)[0], data, prefix)
+        elif field.name in data:
+            given[field.name] = _convert(hint, data[field.name], prefix + field.name)
+        elif _required(field):
+            missing.append(prefix + field.name)
     if missing:
         raise ConfigError(f"missing: {', '.join(missing)}; give each as a flag or in the --config file")
-    return cls(**{key: _convert(hints[key], value, prefix + key) for key, value in data.items()})
+    return cls(**given)
 
 
 def _required(field: "dataclasses.Field[Any]") -> bool:
@@ -89,11 +170,14 @@ def _required(field: "dataclasses.Field[Any]") -> bool:
 
 
 def _convert(hint: Any, value: object, key: str) -> object:
-    """`value` as `hint` wants it. Raises ConfigError naming `key`."""
+    """Converts `value` to the type `hint`. Raises ConfigError that names `key`."""
     origin = get_origin(hint)
     if origin is Annotated:
+        parse = next((one for one in hint.__metadata__ if not isinstance(one, Setting)), None)
+        if parse is None:
+            return _convert(get_args(hint)[0], value, key)
         try:
-            return get_args(hint)[1](value)
+            return parse(value)
         except ConfigError as error:
             raise ConfigError(f"{key}: {error}") from None
     if origin in (typing.Union, types.UnionType):
@@ -114,7 +198,7 @@ def _convert(hint: Any, value: object, key: str) -> object:
 
 
 def _union(arms: tuple[Any, ...], value: object, key: str) -> object:
-    """As the first arm that takes `value`; what the last one says where none does."""
+    """Converts to the first type that accepts `value`. If none does, the error is that of the last type."""
     if value is None and types.NoneType in arms:
         return None
     *others, last = (arm for arm in arms if arm is not types.NoneType)
@@ -152,7 +236,7 @@ def _scalar(hint: Any, value: object, key: str) -> object:
 
 
 def _finite(value: Any, key: str) -> float:
-    with suppress(OverflowError):  # a whole number beyond all floats
+    with suppress(OverflowError):  # an integer too large for a float
         if math.isfinite(number := float(value)):
             return number
     raise _wrong(key, "a finite number", value)

@@ -16,11 +16,12 @@ from v4_engine.errors import CapacityError
 from v4_engine.events import Admitted, Broken, Event, Parked, Progress, Token
 from v4_engine.input_builder import InputBuilder
 from v4_engine.model import V4Model
+from v4_engine.options import SchedulerConfig
 from v4_engine.params import Params
 from v4_engine.pool import SlotPool
 from v4_engine.sampler import Draw, Drawn, TokenHistory, penalised, sample
 from v4_engine.schedule import Schedule, Work
-from v4_engine.scheduler import Scheduler, SchedulerConfig
+from v4_engine.scheduler import Scheduler
 from v4_engine.sequence import Finish, Key, Request, Sequence
 from v4_engine.stores import CacheMemory
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,11 +11,11 @@ from v4_core.blocks import BLOCK_TOKENS
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import TensorDigest, fingerprint
-from v4_core.geometry import CacheGeometry
+from v4_core.geometry import SCRATCH_TAILS, CacheGeometry
 from v4_core.shards import weight_files
 from v4_engine.engine import Engine
+from v4_engine.options import EngineOptions, SchedulerConfig
 from v4_engine.params import build
-from v4_engine.scheduler import SchedulerConfig
 from v4_engine.stores import CacheMemory
 from v4_engine.weights import hashed, read
 
@@ -26,23 +26,6 @@ _GPU_SHARE = 0.85  # of the memory that is free after the weights are loaded; th
 
 # Every choice of this engine that affects stored values. Caches are exchanged only if all are equal (reference 10).
 CHOICES = {"hadamard": "off", "activation_round_trip": "off", "rounding": "when made"}
-
-
-@dataclass(frozen=True)
-class EngineOptions:
-    """The settings of an engine. "auto" and 0 mean: chosen by checkpoint and device."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    format: str = "auto"
-    index_format: str = "auto"
-    cache_bytes: int = 0
-    slots: int = 0  # block slots, instead of cache_bytes
-    max_sequences: int = 16
-    max_model_len: int = 0
-    chunk_tokens: int = 512
-    max_waiting: int = 256
-    checkpoint_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,12 +42,11 @@ def load_engine(path: Path, options: EngineOptions, progress: Callable[[int, int
     Raises ConfigError if the checkpoint or the options cannot be used.
     """
     config = ModelConfig.from_path(path)
-    device = _device(options.device)
-    dtype = config.dtype if options.dtype == "auto" else options.dtype
-    if dtype not in _DTYPES:
-        raise ConfigError(f"dtype {dtype!r} is unknown; known: auto, {', '.join(_DTYPES)}")
-    storage = dtype if options.format == "auto" else options.format
-    index = storage if options.index_format == "auto" else options.index_format
+    compute = options.compute
+    device = _device(compute.device)
+    dtype = config.dtype if compute.dtype == "auto" else compute.dtype
+    storage = dtype if compute.format == "auto" else compute.format
+    index = storage if compute.index_format == "auto" else compute.index_format
     geometry = CacheGeometry(config, storage, index)
     for name in (storage, index):  # checked before the weights are read, which may take minutes
         if name not in _DTYPES:
@@ -84,18 +66,12 @@ def _device(name: str) -> torch.device:
 
 
 def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple[CacheMemory, SchedulerConfig]:
-    tails = o.max_sequences + SchedulerConfig.scratch_tails
-    least = g.least_slots(o.max_model_len or _LEAST_TOKENS) * g.slab_bytes + tails * g.tail_bytes
+    scheduler, sequences = o.scheduler, o.scheduler.max_sequences
+    least = g.least_slots(scheduler.max_model_len or _LEAST_TOKENS) * g.slab_bytes + g.tails_bytes(sequences)
     size = o.cache_bytes or _default_bytes(device, least)
-    slots = o.slots or (size - tails * g.tail_bytes) // g.slab_bytes
-    scheduling = SchedulerConfig(
-        max_sequences=o.max_sequences,
-        chunk_tokens=o.chunk_tokens,
-        max_waiting=o.max_waiting,
-        max_model_len=_max_model_len(g, o, slots, size),
-        checkpoint_every=o.checkpoint_every,
-    )
-    return _memory(g, slots, tails, device), scheduling
+    slots = o.slots or g.slots_within(size, sequences)
+    scheduler = replace(scheduler, max_model_len=_max_model_len(g, o, slots, size))
+    return _memory(g, slots, sequences + SCRATCH_TAILS, device), scheduler
 
 
 def _max_model_len(g: CacheGeometry, o: EngineOptions, slots: int, size: int) -> int:
@@ -104,7 +80,7 @@ def _max_model_len(g: CacheGeometry, o: EngineOptions, slots: int, size: int) ->
     Raises ConfigError, which names the memory that is needed, if the slots hold less.
     """
     room = (slots - g.least_slots(0)) * BLOCK_TOKENS
-    length = o.max_model_len or min(g.config.max_position, room)
+    length = o.scheduler.max_model_len or min(g.config.max_position, room)
     if length > g.config.max_position:
         raise ConfigError(f"max_model_len is {length}, but the model supports at most {g.config.max_position} tokens")
     if _LEAST_TOKENS <= length <= room:
@@ -124,12 +100,12 @@ def _too_few_slots(g: CacheGeometry, slots: int, length: int) -> str:
 
 def _too_few_bytes(g: CacheGeometry, o: EngineOptions, size: int, length: int) -> str:
     blocks, checkpoint = g.least_slots(length) * g.slab_bytes, g.checkpoint_slots * g.slab_bytes
-    tails = (o.max_sequences + SchedulerConfig.scratch_tails) * g.tail_bytes
+    tails = g.tails_bytes(o.scheduler.max_sequences)
     shorter = " or max_model_len" if length > _LEAST_TOKENS else ""
     return (
-        f"{size} B of cache memory cannot hold {o.max_sequences} tails and one sequence of {length} tokens: that "
-        f"takes {blocks + tails} B, of which {tails} are for tails and {checkpoint} for a checkpoint; raise memory, or "
-        f"lower max_sequences{shorter}"
+        f"{size} B of cache memory cannot hold {o.scheduler.max_sequences} tails and one sequence of {length} tokens: "
+        f"that takes {blocks + tails} B, of which {tails} are for tails and {checkpoint} for a checkpoint; raise "
+        f"memory, or lower max_sequences{shorter}"
     )
 
 

@@ -8,41 +8,15 @@ the sequence waits for that block, and later sequences may overtake it. A waitin
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from v4_core.blocks import BLOCK_TOKENS, hit_limit
-from v4_core.errors import ConfigError
 from v4_engine.allocator import Allocator
 from v4_engine.boundaries import checkpoint_boundaries, resume
 from v4_engine.errors import CapacityError, IntegrityError
+from v4_engine.options import SchedulerConfig
 from v4_engine.pool import SlotPool
 from v4_engine.schedule import Restore, Schedule, Work, divide
 from v4_engine.sequence import Key, Request, Sequence
-
-
-@dataclass(frozen=True)
-class SchedulerConfig:
-    """What one engine may hold and compute at once."""
-
-    max_sequences: int = 16  # live tails
-    scratch_tails: int = 2  # states inside chunks that one step can capture
-    chunk_tokens: int = 512  # tokens of one step
-    max_waiting: int = 256  # requests in the queue
-    max_model_len: int = 8192  # tokens of prompt and output
-    checkpoint_every: int = 0  # blocks; 0 = only at the ends of prompts and where prompts diverge
-
-    def __post_init__(self) -> None:
-        if self.max_sequences < 1 or self.scratch_tails < 0 or self.max_waiting < 0 or self.checkpoint_every < 0:
-            raise ConfigError(
-                "max_sequences must be at least 1; scratch_tails, max_waiting and checkpoint_every must not be negative"
-            )
-        if self.chunk_tokens < self.max_sequences:
-            raise ConfigError(
-                f"chunk_tokens ({self.chunk_tokens}) must be at least max_sequences ({self.max_sequences}): a step "
-                "computes one token of every decoding sequence before it computes any of a prompt"
-            )
-        if self.max_model_len < 2:
-            raise ConfigError("max_model_len must be at least 2: one token of prompt and one of output")
 
 
 class Scheduler:
@@ -51,6 +25,9 @@ class Scheduler:
     def __init__(
         self, pool: SlotPool, config: SchedulerConfig, checkpoint_slots: int, layers: int, window: int
     ) -> None:
+        """Raises ValueError if `config` does not say max_model_len: what 0 means depends on the cache."""
+        if not config.max_model_len:
+            raise ValueError("the scheduler needs a max_model_len")
         self.pool, self.config = pool, config
         self.allocator = Allocator(pool, config.max_sequences, checkpoint_slots)
         self.waiting: list[Sequence] = []

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from v4_core.errors import ConfigError
 from v4_core.logs import LogFormat
+from v4_core.settings import Setting
 from v4_operator.spec.syntax import IMAGE, KEY, LABEL, LABEL_VALUE
 
 _PEER_KEYS = {"podSelector", "namespaceSelector", "ipBlock"}
@@ -15,21 +16,50 @@ _PEER_KEYS = {"podSelector", "namespaceSelector", "ipBlock"}
 class OperatorConfig:
     """The settings of an operator process. Raises ConfigError if a value is invalid."""
 
-    worker_image: str  # image of workers whose V4Deployment names none
-    router_image: str  # image of routers whose V4Deployment names none
-    namespaces: tuple[str, ...] = ()  # namespaces whose V4Deployments are served
-    all_namespaces: bool = False  # serve every namespace instead
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    pull_secrets: tuple[str, ...] = ()  # names of Secrets in the namespaces of the V4Deployments
-    common_labels: Mapping[str, str] = field(default_factory=dict)  # labels of every child
-    operator_labels: Mapping[str, str] = field(default_factory=dict)  # of the operator's pods, for network policies
-    scrape_from: tuple[Mapping[str, Any], ...] = ()  # NetworkPolicyPeers that may scrape pods whose spec names none
-    lease_namespace: str = ""  # namespace of the Lease of the leader election; empty = the operator's own
-    lease_name: str = "v4serve-operator"  # name of that Lease
-    health_host: str = "0.0.0.0"  # the kubelet's probes come from the node
-    health_port: int = 8080  # /healthz, /readyz and /metrics
-    resync_seconds: float = 300.0  # interval after which every V4Deployment is reconciled without a change
-    log_format: LogFormat = "human"  # of the operator, and of the workers and routers that it creates
+    worker_image: Annotated[str, Setting("Image of workers, for V4Deployments that do not name one.")]
+    router_image: Annotated[str, Setting("Image of routers, for V4Deployments that do not name one.")]
+    namespaces: Annotated[tuple[str, ...], Setting("Namespace to watch; repeat for more.", "--namespace")] = ()
+    all_namespaces: Annotated[bool, Setting("Watch every namespace.")] = False
+    pull_policy: Annotated[Literal["Always", "IfNotPresent", "Never"], Setting("When nodes pull images.")] = (
+        "IfNotPresent"
+    )
+    pull_secrets: Annotated[
+        tuple[str, ...],
+        Setting("Image pull secret in the V4Deployments' namespaces; repeat for more.", "--pull-secret"),
+    ] = ()
+    common_labels: Annotated[
+        Mapping[str, str],
+        Setting("Label key=value for every object that the operator creates; repeat for more.", "--common-label"),
+    ] = field(default_factory=dict)
+    operator_labels: Annotated[
+        Mapping[str, str],
+        Setting(
+            "Label key=value by which network policies select the operator's own pods; repeat for more. Without any, "
+            "they select its namespace.",
+            "--operator-label",
+        ),
+    ] = field(default_factory=dict)
+    scrape_from: Annotated[
+        tuple[Mapping[str, Any], ...],
+        Setting(
+            "NetworkPolicyPeer, as JSON in the flag, that may scrape metrics of V4Deployments that name none; repeat "
+            "for more."
+        ),
+    ] = ()
+    lease_namespace: Annotated[
+        str,
+        Setting("Namespace of the leader election's Lease; by default the operator's own."),
+    ] = ""
+    lease_name: Annotated[str, Setting("Name of the leader election's Lease.")] = "v4serve-operator"
+    health_host: Annotated[str, Setting("Listen address of /healthz, /readyz and /metrics.")] = "0.0.0.0"
+    health_port: Annotated[int, Setting("Port of /healthz, /readyz and /metrics.")] = 8080
+    resync_seconds: Annotated[float, Setting("Seconds after which a V4Deployment is reconciled without a change.")] = (
+        300.0
+    )
+    log_format: Annotated[
+        LogFormat,
+        Setting("Format of the log of the operator and of the pods that it creates: human, or json."),
+    ] = "human"
 
     def __post_init__(self) -> None:
         if bool(self.namespaces) == self.all_namespaces:

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from v4_core.errors import ConfigError
 from v4_core.hosts import is_loopback
 from v4_core.logs import LogFormat
+from v4_core.settings import Setting
 from v4_router.policy import Policy
 
 
@@ -13,23 +15,45 @@ from v4_router.policy import Policy
 class RouterConfig:
     """Settings of a router. Raises ConfigError if a value cannot be used."""
 
-    model_path: Path  # holds tokenizer.json and, for the default chat mode, generation_config.json
-    served_name: str  # the model name that clients send as `model`
-    prefill: tuple[str, ...] = ()  # host:port of each prefill worker; empty = decode workers compute prompts too
-    decode: tuple[str, ...] = ()  # host:port of each decode worker; at least one, unless a deployment is given
-    namespace: str = ""  # namespace of the V4Deployment
-    deployment: str = ""  # name of a V4Deployment, whose pods are watched to find workers
-    host: str = "127.0.0.1"
-    port: int = 8000
-    monitoring_port: int = 0  # HTTP port of /health, /ready, /metrics, /fleet, /facts, without keys; 0 = none
-    token_file: Path | None = None  # file with the secret that workers demand; read again when it changes
-    api_keys: Path | None = None  # YAML file with one `key: tenant` per line; read again when it changes
-    insecure: bool = False  # allow listening on a non-loopback address without API keys
-    policy: Path | Policy = field(default_factory=Policy)  # the policy, or its YAML file, read again when it changes
-    drain_seconds: float = 2.0  # how long running streams may go on after SIGTERM
-    connect_timeout_seconds: float = 5.0  # longest time for a worker to describe itself and accept its stream
-    segment_cache_bytes: int = 256 << 20  # size of the cache of tokenized chat segments
-    log_format: LogFormat = "human"
+    model_path: Annotated[
+        Path, Setting("Folder of tokenizer.json and, for the default chat mode, generation_config.json.", "--model")
+    ]
+    served_name: Annotated[str, Setting("Model name that clients send as `model`.")]
+    prefill: Annotated[
+        tuple[str, ...],
+        Setting("host:port of a prefill worker; repeat for more. Without any, decode workers compute prompts too."),
+    ] = ()
+    decode: Annotated[
+        tuple[str, ...], Setting("host:port of a decode worker; repeat for more. At least one, or a deployment.")
+    ] = ()
+    namespace: Annotated[str, Setting("Namespace of the deployment.")] = ""
+    deployment: Annotated[
+        str, Setting("Name of a V4Deployment whose pods are the workers, instead of worker addresses.")
+    ] = ""
+    host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Setting("Port to listen on.")] = 8000
+    monitoring_port: Annotated[
+        int, Setting("HTTP port of /health, /ready, /metrics, /fleet and /facts, without API keys; 0: none.")
+    ] = 0
+    token_file: Annotated[
+        Path | None, Setting("File with the secret that workers demand; it is reloaded when it changes.")
+    ] = None
+    api_keys: Annotated[
+        Path | None,
+        Setting("YAML file of API keys, one `key: tenant` per line; it is reloaded when it changes."),
+    ] = None
+    insecure: Annotated[bool, Setting("Allow listening on a non-loopback address without API keys.")] = False
+    policy: Annotated[
+        Path | Policy, Setting("The keys of the policy, or a YAML file of them, which is reloaded when it changes.")
+    ] = field(default_factory=Policy)
+    drain_seconds: Annotated[
+        float, Setting("Seconds that running streams may continue after SIGTERM before they are ended.")
+    ] = 2.0
+    connect_timeout_seconds: Annotated[
+        float, Setting("Seconds that a worker may take to describe itself and to accept its stream.", None)
+    ] = 5.0
+    segment_cache_bytes: Annotated[int, Setting("Bytes of the cache of tokenized chat segments.", None)] = 256 << 20
+    log_format: Annotated[LogFormat, Setting("Format of the log: human, or json with one object per line.")] = "human"
 
     @property
     def expects_prefill(self) -> bool:

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from v4_core.errors import ConfigError
-from v4_core.settings import load
+from v4_core.settings import Setting, load
 
 _LONGEST_OVERLAP_SECONDS = 86_400.0
 _LONGEST_SECONDS = 30 * 86_400.0  # of a request; the workers' protocol has milliseconds in 32 bits
@@ -15,12 +15,27 @@ _LONGEST_SECONDS = 30 * 86_400.0  # of a request; the workers' protocol has mill
 class Policy:
     """Limits and choices. Raises ConfigError if a value cannot be used."""
 
-    request_timeout_seconds: float = 3600.0  # deadline of a request, from its arrival to the last token
-    max_requests: int = 0  # requests at once; more get 429. 0 = no limit of the router's own
-    without_prefill: Literal["serve", "refuse"] = "serve"  # with no prefill worker up: decode computes prompts, or 503
-    on_transfer_failure: Literal["recompute", "fail"] = "recompute"  # if the cache cannot be moved to decode
-    log_prompts: bool = False  # whether a request's log line contains its prompts
-    key_overlap_seconds: float = 300.0  # how long an API key stays valid after its removal from the file
+    request_timeout_seconds: Annotated[
+        float, Setting("Seconds from a request's arrival to its last token; at most 2592000 (30 days).", None)
+    ] = 3600.0
+    max_requests: Annotated[
+        int, Setting("Concurrent requests; further ones get 429. 0: as many as the workers accept.", None)
+    ] = 0
+    without_prefill: Annotated[
+        Literal["serve", "refuse"],
+        Setting("Without a prefill worker: serve lets decode workers compute prompts, refuse answers 503.", None),
+    ] = "serve"
+    on_transfer_failure: Annotated[
+        Literal["recompute", "fail"],
+        Setting(
+            "If a cache cannot be transferred: recompute the prompt, or fail with 503 or with an error event.", None
+        ),
+    ] = "recompute"
+    log_prompts: Annotated[bool, Setting("Whether the log line of a request contains its prompts.", None)] = False
+    key_overlap_seconds: Annotated[
+        float,
+        Setting("Seconds that an API key stays valid after its removal from the file `api_keys`; at most 86400.", None),
+    ] = 300.0
 
     def __post_init__(self) -> None:
         if not 0 < (timeout := self.request_timeout_seconds) <= _LONGEST_SECONDS:

@@ -5,11 +5,15 @@ import pytest
 
 from v4_cli.topology import LocalConfig, Process, lost_role, processes, scrape_config, served_name, threads_per_worker
 from v4_core.errors import ConfigError
+from v4_core.settings import load
+from v4_engine.options import ComputeOptions
 
 
 def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
     worker = {"threads": 9, "dtype": "fp64", "memory": None}
-    config = LocalConfig(Path("/models/v4"), prefill=2, decode=3, device="cpu", worker=worker, log_format="json")
+    config = LocalConfig(
+        Path("/models/v4"), prefill=2, decode=3, compute=ComputeOptions("cpu"), worker=worker, log_format="json"
+    )
     all_of_them = processes(config, 8000, [1, 2, 3, 4, 5], [11, 12, 13, 14, 15, 16])
     assert [one.name for one in all_of_them] == ["prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2", "router"]
     assert [one.role for one in all_of_them] == ["prefill"] * 2 + ["decode"] * 3 + ["router"]
@@ -21,6 +25,7 @@ def test_two_and_three_workers_and_the_router_that_knows_them() -> None:
         "device": "cpu",
         "dtype": "fp64",
         "format": "auto",
+        "index_format": "auto",
         "log_format": "json",
         "drain_seconds": 5.0,
         "threads": 9,
@@ -87,8 +92,8 @@ def test_which_deaths_are_survived() -> None:
         ({"prefill": -1}, "prefill is -1 and decode 1: give at least"),
         ({"port": 65536}, "port is 65536"),
         ({"start_timeout_seconds": 0.0}, "start_timeout_seconds is 0.0: give more than 0"),
-        ({"dtype": "fp8"}, "worker: dtype must be one of auto"),
-        ({"format": "int3"}, "worker: format must be auto or one of"),
+        ({"dtype": "fp8"}, "dtype is 'fp8'; choose one of auto"),
+        ({"format": "int3"}, "format is 'int3'; choose one of auto"),
         ({"device": "cuda"}, "worker: device cuda is not supported"),
         ({"worker": {"max_sequence": 4}}, "worker: unknown setting 'max_sequence': did you mean 'max_sequences'"),
         ({"worker": {"port": 4}}, "worker: port is chosen by the deployment"),
@@ -97,4 +102,4 @@ def test_which_deaths_are_survived() -> None:
 )
 def test_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        LocalConfig(Path("m"), **changes)
+        load(LocalConfig, None, {"model": Path("m"), **changes})

@@ -1,13 +1,15 @@
 """The worker commands: every setting has its flag, and `demo` is the shipped model."""
 
-from dataclasses import fields
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import v4_decode.main
 import v4_prefill.main
 from v4_cli.main import run
+from v4_core.settings import keys
 from v4_models import DEMO_MODEL
 from v4_worker.config import WorkerConfig
 
@@ -50,14 +52,22 @@ def flags(settings: dict[str, str]) -> list[str]:
     return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value) if part]
 
 
+def values(config: Any) -> dict[str, Any]:
+    """Returns the values of a config by key, with those of its groups."""
+    found: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        found |= values(value) if is_dataclass(value) else {name: value}
+    return found
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_every_setting_has_a_flag_of_its_name(role: str, started: list[WorkerConfig]) -> None:
-    assert set(EVERY) | {"slots"} == {field.name for field in fields(WorkerConfig)}
+    assert set(EVERY) | {"slots"} == {key.name for key in keys(WorkerConfig)}
     assert run([role, *flags(EVERY)]) == 0
     assert run([role, "--model", "m", "--slots", "40"]) == 0
     given, with_slots = started
-    assert with_slots.slots == 40
-    assert {name: str(getattr(given, name)) for name in EVERY} == EVERY | {
+    assert with_slots.engine.slots == 40
+    assert {name: str(values(given)[name]) for name in EVERY} == EVERY | {
         "insecure": "True",
         "pull_timeout_seconds": "8.0",
         "drain_seconds": "9.0",

@@ -14,10 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from v4_core.blocks import unpack_ids
 from v4_core.sampling import Sampling
+from v4_core.settings import load
 from v4_engine.engine import Engine
 from v4_engine.events import Token
 from v4_engine.generate import generate
-from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.loading import load_engine
+from v4_engine.options import EngineOptions
 from v4_engine.sequence import Request
 from v4_router.tokenizer import Tokenizer
 
@@ -66,7 +68,7 @@ def other_model(folder: Path) -> Path:
 @cache
 def answers(model: Path, tokens: int) -> Answers:
     """Answers of so many tokens to prompts that have a clear one."""
-    engine = load_engine(model, EngineOptions(device="cpu", max_sequences=len(_OPENINGS))).engine
+    engine = load_engine(model, load(EngineOptions, None, {"device": "cpu", "max_sequences": len(_OPENINGS)})).engine
     found = dict(_clear(engine, _encoded(model), tokens))
     assert len(found) >= _FEWEST, f"only {len(found)} of {len(_OPENINGS)} prompts have a clear answer"
     return found

@@ -102,7 +102,7 @@ def test_a_built_group_may_be_an_override() -> None:
         (f"{{model: m, ratio: {10**400}}}", "ratio must be a finite number, not 1000"),
         ("{model: m, ratio: true}", "ratio must be a number, not True"),
         ("{model: m, port: 1, port: 2}", "'port' occurs twice"),
-        ("{model: m, port: 0x_}", "is no YAML"),
+        ("{model: m, port: 0x_}", "is not YAML"),
         ("{model: m, ratio: high}", "ratio must be a number, not 'high'"),
         ("{model: m, name: 1}", "name must be text, not 1"),
         ("{model: m, verbose: 1}", "verbose must be true or false, not 1"),
@@ -114,10 +114,10 @@ def test_a_built_group_may_be_an_override() -> None:
         ("{model: m, handed_on: 8}", "handed_on must be a group of settings, not 8"),
         ("{model: m, size: 1.5}", "size must be text, not 1.5"),
         ("{model: m, limits: 8}", "limits must be a group of settings, not 8"),
-        ("{model: m, limits: {memory: lots}}", "limits.memory: 'lots' is no size"),
+        ("{model: m, limits: {memory: lots}}", "limits.memory: 'lots' is not a size"),
         ("{model: m, port: -1}", "port must not be negative, not -1"),
         ("[1, 2]", "must hold `key: value` lines, not a list"),
-        ("{", "is no YAML"),
+        ("{", "is not YAML"),
     ],
 )
 def test_refused_naming_file_and_key(tmp_path: Path, text: str, message: str) -> None:
@@ -168,7 +168,7 @@ def test_parse_bytes(text: str | int, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", -1, True, "1XB", "1e9", "1.GB", "1 2", None, 1.5, "²GB"])
 def test_parse_bytes_refuses(text: Any) -> None:
-    with pytest.raises(ConfigError, match="is no size: write bytes, or a number with KB"):
+    with pytest.raises(ConfigError, match="is not a size: write bytes, or a number with KB"):
         parse_bytes(text)
 
 

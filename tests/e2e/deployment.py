@@ -12,9 +12,11 @@ from tests.tiny import tiny_checkpoint
 from v4_cli.local import LocalDeployment
 from v4_cli.topology import LocalConfig
 from v4_core.sampling import Sampling
+from v4_core.settings import load
 from v4_engine.engine import Engine
 from v4_engine.generate import output_ids
-from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.loading import load_engine
+from v4_engine.options import ComputeOptions, EngineOptions
 from v4_engine.sequence import Request
 
 
@@ -26,12 +28,12 @@ def model_folder(folder: Path) -> Path:
 def local(model: Path, prefill: int = 1, decode: int = 1, **worker: Any) -> LocalDeployment:
     """Return a deployment of forked processes whose workers compute in fp64."""
     settings = {"memory": "64MB", "threads": 1, "max_sequences": 40} | worker
-    return ForkedDeployment(LocalConfig(model, prefill, decode, 0, "cpu", "fp64", "fp64", settings))
+    return ForkedDeployment(LocalConfig(model, prefill, decode, 0, ComputeOptions("cpu", "fp64", "fp64"), settings))
 
 
 def reference_engine(model: Path) -> Engine:
     """Return an offline engine with the same model."""
-    options = EngineOptions(device="cpu", dtype="fp64", cache_bytes=64 << 20, max_sequences=8)
+    options = load(EngineOptions, None, {"device": "cpu", "dtype": "fp64", "memory": 64 << 20, "max_sequences": 8})
     return load_engine(model, options).engine
 
 

@@ -17,8 +17,8 @@ from v4_core.geometry import CacheGeometry
 from v4_core.sampling import Sampling
 from v4_engine.engine import Engine
 from v4_engine.events import Admitted, Event, Parked, Token
+from v4_engine.options import SchedulerConfig
 from v4_engine.params import Params, build
-from v4_engine.scheduler import SchedulerConfig
 from v4_engine.sequence import Key, Phase, Request
 from v4_engine.stores import CacheMemory
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.engine.harness import GREEDY, Run, damage, make_engine, prompt, request
 from tests.engine.test_scheduler import CHECKPOINT, ask, drain
 from v4_core.blocks import BLOCK_TOKENS, block_names, pack_ids
+from v4_engine.options import SchedulerConfig
 from v4_engine.pool import SlotPool
-from v4_engine.scheduler import Scheduler, SchedulerConfig
+from v4_engine.scheduler import Scheduler
 from v4_engine.sequence import Request
 
 REPLAY = 400  # more than one block

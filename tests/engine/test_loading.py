@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from tests.tiny import TINY, tiny_checkpoint
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import difference
+from v4_core.settings import load
 from v4_engine import loading
 from v4_engine.generate import output_ids
-from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.loading import load_engine
+from v4_engine.options import EngineOptions
 from v4_engine.sequence import Request
 
 
@@ -26,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def options(**given: Any) -> EngineOptions:
     """Return engine options for the CPU."""
-    return EngineOptions(device="cpu", **{"max_sequences": 2, **given})
+    return load(EngineOptions, None, {"device": "cpu", **{"max_sequences": 2, **given}})
 
 
 def test_slots_are_allocated_as_asked(model: Path) -> None:
@@ -47,17 +49,15 @@ def test_too_few_slots_say_how_many_it_takes(model: Path) -> None:
 
 def test_too_few_bytes_say_how_many_it_takes(model: Path) -> None:
     with pytest.raises(ConfigError, match="raise memory") as found:
-        load_engine(model, options(cache_bytes=1000, max_model_len=2000))
+        load_engine(model, options(memory=1000, max_model_len=2000))
     least = int(str(found.value).partition("that takes ")[2].partition(" B")[0])
-    assert (
-        load_engine(model, options(cache_bytes=least, max_model_len=2000)).engine.scheduler.config.max_model_len == 2000
-    )
+    assert load_engine(model, options(memory=least, max_model_len=2000)).engine.scheduler.config.max_model_len == 2000
 
 
 @pytest.mark.parametrize("size", [1 << 55, 1 << 80])
 def test_a_failed_allocation_is_one_clear_error(model: Path, size: int) -> None:
     with pytest.raises(ConfigError, match="this machine cannot allocate"):
-        load_engine(model, options(cache_bytes=size))
+        load_engine(model, options(memory=size))
 
 
 def tiny_blocks(path: Path) -> Path:
@@ -78,7 +78,7 @@ def test_too_few_slots_of_tiny_blocks_say_that_a_checkpoint_takes_them(tmp_path:
 
 def test_too_few_bytes_say_what_takes_them(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes 550400 B, of which 475136 are for tails and 25088 for a checkpoint;"):
-        load_engine(model, options(cache_bytes=500_000))
+        load_engine(model, options(memory=500_000))
 
 
 @pytest.mark.parametrize("length", [0, 300])

@@ -12,11 +12,13 @@ from torch import Tensor
 from tests.engine.harness import GREEDY
 from tests.oracle import oracle
 from tests.tiny import TINY, tiny_checkpoint, tiny_config, tiny_tensors
+from v4_core import settings
 from v4_core.shards import weight_files
 from v4_engine.errors import WeightsError
 from v4_engine.generate import generate as run
-from v4_engine.loading import EngineOptions, Loaded, load_engine
+from v4_engine.loading import Loaded, load_engine
 from v4_engine.naming import is_draft
+from v4_engine.options import EngineOptions
 from v4_engine.sequence import Request
 from v4_engine.weights import expected_shapes, read
 
@@ -59,7 +61,7 @@ def test_every_naming_scheme_gives_the_same_tensors(checkpoints: dict[str, Path]
 
 def load(path: Path) -> Loaded:
     """Load a checkpoint into a small engine."""
-    return load_engine(path, EngineOptions(device="cpu", slots=40, max_sequences=2))
+    return load_engine(path, settings.load(EngineOptions, None, {"device": "cpu", "slots": 40, "max_sequences": 2}))
 
 
 def greedy(loaded: Loaded) -> list[int]:

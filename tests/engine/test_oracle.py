@@ -10,9 +10,11 @@ from tests.oracle import oracle
 from tests.tiny import tiny_config, tiny_tensors
 from v4_core.config import ModelConfig
 from v4_core.sampling import Sampling
+from v4_core.settings import load
 from v4_core.shards import weight_files
 from v4_engine.engine import Engine
-from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.loading import load_engine
+from v4_engine.options import EngineOptions
 from v4_engine.weights import read
 from v4_models import DEMO_MODEL
 
@@ -55,7 +57,9 @@ def test_random_model_with_a_long_prompt() -> None:
 
 
 def test_shipped_model() -> None:
-    loaded = load_engine(DEMO_MODEL, EngineOptions(device="cpu", cache_bytes=256 << 20, max_sequences=2))
+    loaded = load_engine(
+        DEMO_MODEL, load(EngineOptions, None, {"device": "cpu", "memory": 256 << 20, "max_sequences": 2})
+    )
     config = ModelConfig.from_path(DEMO_MODEL)
 
     overrides = json.loads((DEMO_MODEL / "config.json").read_text())

@@ -7,9 +7,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from v4_core.errors import ConfigError
 from v4_engine.errors import CapacityError, IntegrityError
+from v4_engine.options import SchedulerConfig
 from v4_engine.pool import SlotPool
 from v4_engine.schedule import Schedule
-from v4_engine.scheduler import Scheduler, SchedulerConfig
+from v4_engine.scheduler import Scheduler
 from v4_engine.sequence import Phase, Request, Sequence
 
 CHECKPOINT = 2

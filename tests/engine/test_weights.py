@@ -13,9 +13,11 @@ from tests.engine.harness import CPU
 from tests.tiny import TINY, tiny_checkpoint, tiny_config, tiny_tensors
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import TensorDigest
+from v4_core.settings import load
 from v4_core.shards import weight_files
 from v4_engine.errors import WeightsError
-from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.loading import load_engine
+from v4_engine.options import EngineOptions
 from v4_engine.params import build
 from v4_engine.weights import hashed, read
 
@@ -73,7 +75,7 @@ def test_quantised_tensors_are_refused(tmp_path: Path, kind: torch.dtype) -> Non
 @pytest.mark.parametrize("left", [{"expert_dtype": "fp4"}, {"quantization_config": {"quant_method": "fp8"}}])
 def test_a_conversion_that_left_its_quantisation_in_the_config(tmp_path: Path, left: dict[str, Any]) -> None:
     path = tiny_checkpoint(tmp_path, torch_dtype="bfloat16", **left)
-    loaded = load_engine(path, EngineOptions(device="cpu", cache_bytes=64 << 20, max_sequences=2))
+    loaded = load_engine(path, load(EngineOptions, None, {"device": "cpu", "memory": 64 << 20, "max_sequences": 2}))
     assert not loaded.engine.config.quantised
 
 
@@ -141,6 +143,6 @@ def test_params_hold_every_value_once() -> None:
 def test_bf16_checkpoint_loads_in_its_own_type(tmp_path: Path) -> None:
     path = tiny_checkpoint(tmp_path, torch_dtype="bfloat16")
     assert load_file(path / "model.safetensors")["embed.weight"].dtype == torch.bfloat16
-    loaded = load_engine(path, EngineOptions(device="cpu", cache_bytes=64 << 20, max_sequences=2))
+    loaded = load_engine(path, load(EngineOptions, None, {"device": "cpu", "memory": 64 << 20, "max_sequences": 2}))
     assert loaded.engine.geometry.storage == "bf16"
     assert TINY["torch_dtype"] == "float32"

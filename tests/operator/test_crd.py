@@ -8,13 +8,18 @@ import pytest
 
 from tests.operator.schema import CRD, CRD_FILE, SCHEMA, SPEC, STATUS, VERSION, defaulted, fields
 from tests.operator.spec.test_syntax import REFUSED, TAKEN
+from tests.operator.world import SETTINGS, v4deployment
 from tests.operator.wrong import manifest
 from v4_core import kubernetes as names
 from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
 from v4_core.profiles import PROFILES
+from v4_core.settings import keys
+from v4_operator.manifests.router_objects import router_deployment
 from v4_operator.spec.accelerators import ACCELERATORS
 from v4_operator.spec.syntax import LABEL, LABEL_VALUE, REPOSITORY, SUBDOMAIN, Rule
 from v4_operator.spec.v4deployment import Placement, Source, Transport, parse
+from v4_router.config import RouterConfig
+from v4_worker.config import WorkerConfig
 
 RULES = SPEC["x-kubernetes-validations"]
 SOURCES: dict[str, dict[str, Any]] = {
@@ -218,3 +223,28 @@ def test_columns_and_subresources_name_fields() -> None:
     scale = VERSION["subresources"]["scale"]
     for path in [*columns.values(), *scale.values()]:
         assert re.sub(r"\.conditions\[.*\]", ".conditions.[]", path) in known, path
+
+
+@pytest.mark.parametrize(
+    ("field", "setting"),
+    [
+        ("model.contextLength", "max_model_len"),
+        ("cache.format", "format"),
+        ("cache.indexFormat", "index_format"),
+        ("cache.slots", "slots"),
+        ("cache.maxSequences", "max_sequences"),
+        ("cache.checkpointEvery", "checkpoint_every"),
+        ("transfer.leaseSeconds", "lease_seconds"),
+        ("transfer.pullTimeoutSeconds", "pull_timeout_seconds"),
+    ],
+)
+def test_a_field_that_mirrors_a_setting_has_its_default(field: str, setting: str) -> None:
+    """A field without a default in the schema leaves the choice to the worker, which 0 does there too."""
+    defaults = {key.name: key.default for key in keys(WorkerConfig)}
+    assert at(field).get("default", 0) == defaults[setting]
+
+
+def test_the_router_gets_only_flags_that_it_has() -> None:
+    container = router_deployment(v4deployment(), SETTINGS, "r")["spec"]["template"]["spec"]["containers"][0]
+    given = {argument for argument in container["args"] if argument.startswith("--")}
+    assert given <= {key.flag for key in keys(RouterConfig)}

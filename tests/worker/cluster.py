@@ -13,6 +13,7 @@ import grpc.aio
 from tests.engine.harness import make_engine
 from v4_core.blocks import pack_ids, unpack_ids
 from v4_core.sampling import Sampling
+from v4_core.settings import load
 from v4_core.token import TokenFile, metadata
 from v4_core.v1 import worker_pb2 as pb
 from v4_core.v1 import worker_pb2_grpc as pb_grpc
@@ -123,7 +124,7 @@ class Node(Stream):
         **settings: float,
     ) -> "Node":
         """A worker over the tiny model in fp64."""
-        config = WorkerConfig(Path("unused"), **settings)  # type: ignore[arg-type]
+        config = load(WorkerConfig, None, {"model": Path("unused"), **settings})
         loaded = Loaded(engine or make_engine(), fingerprint)
 
         def fatal(error: BaseException) -> None:

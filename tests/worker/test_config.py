@@ -43,8 +43,8 @@ def test_beyond_loopback_it_takes_a_token_or_a_word(host: str) -> None:
 
 def test_slots_and_memory_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="slots and memory"):
-        WorkerConfig(Path("m"), slots=10, memory="1GB")
-    assert WorkerConfig(Path("m"), slots=10).slots == 10
+        load(WorkerConfig, None, {"model": Path("m"), "slots": 10, "memory": "1GB"})
+    assert load(WorkerConfig, None, {"model": Path("m"), "slots": 10}).engine.slots == 10
 
 
 def test_one_port_cannot_be_two() -> None:

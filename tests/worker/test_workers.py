@@ -14,7 +14,7 @@ from tests.tiny import tiny_config
 from tests.worker.cluster import Node, offline, start, until
 from v4_core.sampling import Sampling
 from v4_core.v1 import worker_pb2 as pb
-from v4_engine.scheduler import SchedulerConfig
+from v4_engine.options import SchedulerConfig
 from v4_worker import channels
 
 

@@ -1,88 +1,60 @@
-"""Settings of one worker process. Sizes in bytes, times in seconds; 0 or "auto" = chosen from model and device."""
+"""The settings of one worker process. Sizes are in bytes, times in seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from v4_core.errors import ConfigError
-from v4_core.formats import INDEX_FORMATS, STORAGE_FORMATS
 from v4_core.hosts import is_loopback
 from v4_core.logs import LogFormat
-from v4_core.settings import parse_bytes
-
-_DEVICES = ("auto", "cpu", "cuda")
-_DTYPES = ("auto", "bf16", "fp32", "fp64")
+from v4_core.settings import FLAT, Setting
+from v4_engine.options import EngineOptions
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """One prefill or decode worker."""
+    """The settings of a prefill or decode worker. Raises ConfigError if a value cannot be used."""
 
-    model: Path  # checkpoint folder
-    host: str = "127.0.0.1"
-    port: int = 0  # 0 = any free one, printed at start
-    monitoring_port: int = 0  # HTTP, open to all: /health, /ready, /metrics; 0 = none
-    token_file: Path | None = None  # whose content routers and other workers must show; read again when it changes
-    insecure: bool = False  # listen beyond loopback without a token
-    device: str = "auto"  # auto | cpu; auto = cpu as long as caches in GPU memory cannot be transferred
-    dtype: str = "auto"  # of compute; auto = the checkpoint's own
-    format: str = "auto"  # of raw rows and entries; auto = dtype
-    index_format: str = "auto"  # of indexer keys; auto = format
-    memory: int | str = "auto"  # cache memory, "80GB" or bytes; auto = 1 GiB, or what one sequence takes if more
-    slots: int = 0  # block slots of 256 tokens, instead of memory; 0 = as many as memory holds
-    max_sequences: int = 16  # live tails: sequences that run, arrive or are leased
-    max_model_len: int = 0  # tokens of prompt and output; 0 = what model and memory allow
-    chunk_tokens: int = 512  # of one step
-    max_waiting: int = 256  # requests beyond which new ones are refused
-    checkpoint_every: int = 0  # blocks; 0 = where prompts end or leave a chain
-    threads: int = 0  # torch threads; 0 = torch's choice
-    lease_seconds: float = 30.0  # that a finished prefill is kept without a pull
-    pull_timeout_seconds: float = 30.0  # without a byte from the other side
-    drain_seconds: float = 30.0  # for running requests after SIGTERM
-    log_format: LogFormat = "human"
-
-    @property
-    def cache_bytes(self) -> int:
-        """Of `memory`; 0 = auto. Raises ConfigError."""
-        if self.memory == "auto":
-            return 0
-        try:
-            return parse_bytes(self.memory)
-        except ConfigError as error:
-            raise ConfigError(f"memory: {error}") from None
+    model: Annotated[Path, Setting("Folder of a checkpoint; demo: the model shipped with v4serve.")]
+    host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Setting("Port to listen on; 0: any free port, which the log names.")] = 0
+    monitoring_port: Annotated[int, Setting("HTTP port of /health, /ready and /metrics, without a token; 0: none.")] = 0
+    token_file: Annotated[
+        Path | None,
+        Setting("File with the secret that routers and other workers must send; it is reloaded when it changes."),
+    ] = None
+    insecure: Annotated[bool, Setting("Allow listening on a non-loopback address without a token_file.")] = False
+    engine: Annotated[EngineOptions, FLAT] = field(default_factory=EngineOptions)
+    threads: Annotated[int, Setting("Compute threads; 0: torch decides.")] = 0
+    lease_seconds: Annotated[
+        float, Setting("Seconds that a finished prefill's cache is kept while no decode worker pulls it.")
+    ] = 30.0
+    pull_timeout_seconds: Annotated[float, Setting("Seconds without a byte after which a pull of a cache fails.")] = (
+        30.0
+    )
+    drain_seconds: Annotated[
+        float, Setting("Seconds that running requests may continue after SIGTERM before they are handed back.")
+    ] = 30.0
+    log_format: Annotated[LogFormat, Setting("Format of the log: human, or json with one object per line.")] = "human"
 
     def __post_init__(self) -> None:
         checks = [
-            (self.cache_bytes >= 0, "memory must not be negative"),
-            (self.device in _DEVICES, f"device must be one of {', '.join(_DEVICES)}"),
             (
-                self.device != "cuda",
-                "device cuda is not supported by prefill and decode workers yet, since a cache in GPU memory cannot be "
-                "transferred: use cpu, or `v4serve generate`, which runs one engine on a GPU",
-            ),
-            (self.dtype in _DTYPES, f"dtype must be one of {', '.join(_DTYPES)}"),
-            (self.format in ("auto", *STORAGE_FORMATS), f"format must be auto or one of {', '.join(STORAGE_FORMATS)}"),
-            (
-                self.index_format in ("auto", *INDEX_FORMATS),
-                f"index_format must be auto or one of {', '.join(INDEX_FORMATS)}",
+                self.engine.compute.device != "cuda",
+                "device cuda is not supported by prefill and decode workers yet, because a cache in GPU memory cannot "
+                "be transferred: use cpu, or `v4serve generate`, which runs one engine on a GPU",
             ),
             (0 <= self.port < 65536, "port must be within 0..65535"),
             (0 <= self.monitoring_port < 65536, "monitoring_port must be within 0..65535"),
             (
                 not self.port or self.port != self.monitoring_port,
-                f"monitoring_port is {self.monitoring_port}, as is port: choose another",
+                f"port and monitoring_port are both {self.port}: choose two different ports",
             ),
             (
                 self.insecure or self.token_file is not None or is_loopback(self.host),
-                f"host {self.host} can be reached from other machines, and without token_file anybody there may read "
-                "prompts and caches: give the file of a secret that router and workers share, or say insecure",
+                f"host {self.host} can be reached from other machines, and without token_file anyone there can read "
+                "prompts and caches: give the file of a secret that router and workers share, or set insecure",
             ),
-            (self.slots >= 0, "slots must not be negative"),
-            (not self.slots or self.memory == "auto", "slots and memory both size the cache: give one of them"),
-            (self.max_sequences > 0, "max_sequences must be positive"),
-            (self.chunk_tokens >= self.max_sequences, "chunk_tokens must be at least max_sequences"),
-            (self.max_model_len >= 0, "max_model_len must not be negative"),
-            (self.max_waiting >= 0, "max_waiting must not be negative"),
-            (self.checkpoint_every >= 0, "checkpoint_every must not be negative"),
             (self.threads >= 0, "threads must not be negative"),
             (self.lease_seconds > 0, "lease_seconds must be positive"),
             (self.pull_timeout_seconds > 0, "pull_timeout_seconds must be positive"),

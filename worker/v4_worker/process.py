@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import torch
 
@@ -20,7 +21,7 @@ from v4_core.sampling import Sampling
 from v4_core.token import TokenFile
 from v4_core.tracing import Tracing, tracing
 from v4_engine.counts import Counts
-from v4_engine.loading import EngineOptions, Loaded, load_engine
+from v4_engine.loading import Loaded, load_engine
 from v4_engine.sequence import Request
 from v4_kvtransfer.heap import keep_large_buffers
 from v4_worker.config import WorkerConfig
@@ -94,19 +95,8 @@ class _Process:
 
     def _load(self) -> Loaded:
         config = self._config
-        options = EngineOptions(
-            device="cpu",
-            dtype=config.dtype,
-            format=config.format,
-            index_format=config.index_format,
-            cache_bytes=config.cache_bytes,
-            slots=config.slots,
-            max_sequences=config.max_sequences,
-            max_model_len=config.max_model_len,
-            chunk_tokens=config.chunk_tokens,
-            max_waiting=config.max_waiting,
-            checkpoint_every=config.checkpoint_every,
-        )
+        # On "auto" as well: a cache in GPU memory cannot be transferred yet.
+        options = replace(config.engine, compute=replace(config.engine.compute, device="cpu"))
         loaded = load_engine(config.model, options, _Progress(config.model.name, self._check_stop))
         _warm_up(loaded, self._check_stop)
         return loaded

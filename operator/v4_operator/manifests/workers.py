@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from v4_core.kubernetes import MONITORING_PORTS, ROLE_ALIAS_LABEL, ROLE_LABEL, WORKER_PORTS, Json, WorkerRole
+from v4_core.settings import keys
 from v4_operator.manifests.deployments import chosen_image, deployment
 from v4_operator.manifests.model_source import model_source
 from v4_operator.manifests.names import child, selector
@@ -31,6 +32,7 @@ from v4_operator.spec.accelerators import ACCELERATORS
 from v4_operator.spec.capacity import WORKER_REQUESTS, cache_bytes, pool_of
 from v4_operator.spec.size import Size
 from v4_operator.spec.v4deployment import PodOverrides, Pool, Spec, V4Deployment
+from v4_worker.config import WorkerConfig
 
 # The containers of a worker pod, by the pod's role.
 CONTAINERS: Mapping[str, tuple[WorkerRole, ...]] = {
@@ -38,6 +40,7 @@ CONTAINERS: Mapping[str, tuple[WorkerRole, ...]] = {
     "decode": ("decode",),
     "pair": ("prefill", "decode"),
 }
+_FLAGS = {key.name: key.flag for key in keys(WorkerConfig)}
 _ROLE_ALIASES = {"prefill": "prefill", "decode": "decode", "pair": "both"}
 _START_SECONDS = 300  # until the process answers /health: imports on a busy node
 # From a pod's readiness to the end of the one that it replaces: routers need it to find and to prove the new one.
@@ -142,22 +145,22 @@ def devices(pool: Pool) -> dict[str, int]:
 def arguments(spec: Spec, role: WorkerRole, model: str, threads: int) -> list[str]:
     """The command line of a worker. A value of 0 means that the worker chooses, as in the spec."""
     cache, pool = spec.cache, pool_of(spec, role)
-    memory = ("--slots", cache.slots) if cache.slots else ("--memory", cache_bytes(spec, pool))
-    flags: dict[str, object] = {
-        "--model": model,
-        "--host": "0.0.0.0",
-        "--port": WORKER_PORTS[role],
-        "--monitoring-port": MONITORING_PORTS[role],
-        "--token-file": TOKEN_PATH,
-        "--format": cache.format,
-        "--index-format": cache.index_format,
+    memory = ("slots", cache.slots) if cache.slots else ("memory", cache_bytes(spec, pool))
+    settings: dict[str, object] = {
+        "model": model,
+        "host": "0.0.0.0",
+        "port": WORKER_PORTS[role],
+        "monitoring_port": MONITORING_PORTS[role],
+        "token_file": TOKEN_PATH,
+        "format": cache.format,
+        "index_format": cache.index_format,
         memory[0]: memory[1],
-        "--max-sequences": cache.max_sequences,
-        "--max-model-len": spec.model.context_length,
-        "--checkpoint-every": cache.checkpoint_every,
-        "--lease-seconds": spec.transfer.lease_seconds,
-        "--pull-timeout-seconds": spec.transfer.pull_timeout_seconds,
-        "--drain-seconds": spec.rollout.drain_seconds,
-        "--threads": threads,
+        "max_sequences": cache.max_sequences,
+        "max_model_len": spec.model.context_length,
+        "checkpoint_every": cache.checkpoint_every,
+        "lease_seconds": spec.transfer.lease_seconds,
+        "pull_timeout_seconds": spec.transfer.pull_timeout_seconds,
+        "drain_seconds": spec.rollout.drain_seconds,
+        "threads": threads,
     }
-    return [role, *(str(part) for flag in flags.items() for part in flag)]
+    return [role, *(str(part) for name, value in settings.items() for part in (_FLAGS[name], value))]

@@ -20,8 +20,6 @@ from v4_operator.spec.v4deployment import Pool, Spec, V4Deployment
 
 WORKER_REQUESTS = {"cpu": "500m", "memory": "2Gi"}  # used if neither a request nor a limit is given
 
-_SCRATCH_TAILS = 2  # that the engine keeps beside those of sequences
-
 
 @dataclass(frozen=True)
 class Capacity:
@@ -64,12 +62,12 @@ def cache_bytes(spec: Spec, pool: Pool) -> int:
 
 def tails_bytes(spec: Spec, layout: CacheGeometry) -> int:
     """Bytes of a cache that hold live tails instead of block slots."""
-    return (spec.cache.max_sequences + _SCRATCH_TAILS) * layout.tail_bytes
+    return layout.tails_bytes(spec.cache.max_sequences)
 
 
 def slots(spec: Spec, pool: Pool, layout: CacheGeometry) -> int:
     """Block slots of one cache; negative if not even the tails fit."""
-    return spec.cache.slots or (cache_bytes(spec, pool) - tails_bytes(spec, layout)) // layout.slab_bytes
+    return spec.cache.slots or layout.slots_within(cache_bytes(spec, pool), spec.cache.max_sequences)
 
 
 def weights_of_device(spec: Spec, tensor: int, data: int) -> int:

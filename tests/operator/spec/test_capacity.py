@@ -5,8 +5,10 @@ import pytest
 from tests.operator.wrong import manifest
 from v4_core.errors import ConfigError
 from v4_core.profiles import PROFILES
+from v4_core.settings import load
 from v4_core.weight_sizes import weight_bytes
-from v4_engine.loading import EngineOptions, load_engine
+from v4_engine.loading import load_engine
+from v4_engine.options import EngineOptions
 from v4_models import DEMO_MODEL
 from v4_operator.spec.accelerators import ACCELERATORS
 from v4_operator.spec.capacity import Capacity, cache_bytes, device_memory, planned, weights_of_device
@@ -38,13 +40,17 @@ def memory(amount: str) -> dict[str, Any]:
 def test_a_worker_reports_what_was_planned(cache: dict[str, Any], amount: str) -> None:
     v4d = deployment(cache=cache, decode=memory(amount))
     wanted = v4d.spec.cache
-    options = EngineOptions(
-        device="cpu",
-        format=wanted.format,
-        index_format=wanted.index_format,
-        max_sequences=wanted.max_sequences,
-        slots=wanted.slots,
-        cache_bytes=0 if wanted.slots else cache_bytes(v4d.spec, v4d.spec.decode),
+    options = load(
+        EngineOptions,
+        None,
+        {
+            "device": "cpu",
+            "format": wanted.format,
+            "index_format": wanted.index_format,
+            "max_sequences": wanted.max_sequences,
+            "slots": wanted.slots,
+            "memory": "auto" if wanted.slots else cache_bytes(v4d.spec, v4d.spec.decode),
+        },
     )
     reported = load_of(load_engine(DEMO_MODEL, options).engine)
     assert planned(v4d, "decode") == Capacity(reported.slots_total, reported.slots_total * 256)
@@ -59,7 +65,7 @@ def test_the_engine_starts_with_the_least_memory_and_not_with_less(context: int)
     def start(mib: int) -> None:
         spec = wanted(mib).spec
         size = cache_bytes(spec, spec.decode)
-        load_engine(DEMO_MODEL, EngineOptions(device="cpu", cache_bytes=size, max_model_len=context))
+        load_engine(DEMO_MODEL, load(EngineOptions, None, {"device": "cpu", "memory": size, "max_model_len": context}))
 
     least = next(mib for mib in range(1, 1000) if not check(wanted(mib), (1, 36)))
     start(least)
