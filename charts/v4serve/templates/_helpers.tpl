@@ -1,4 +1,4 @@
-{{/* Name of the operator's objects. A release's name may hold dots, which names of ServiceAccounts and labels bear but DNS labels do not. */}}
+{{/* Name of the operator's objects. A release's name may contain dots, which are valid in names of ServiceAccounts and labels but not in DNS labels. */}}
 {{- define "v4serve.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
@@ -8,7 +8,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Name of what lives outside the release's namespace: releases of one name in two namespaces must not share it. */}}
+{{/* Name of objects outside the release's namespace: releases with the same name in two namespaces must not share it. */}}
 {{- define "v4serve.clusterName" -}}
 {{- printf "%s-%s" (include "v4serve.fullname" .) .Release.Namespace -}}
 {{- end -}}
@@ -21,14 +21,14 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects the operator's pods; never changes for a release. */}}
+{{/* Selector labels of the operator's pods; they never change for a release. */}}
 {{- define "v4serve.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
-{{/* Labels of every object. Ours win over global.labels. */}}
+{{/* Labels of every object. The chart's own labels override global.labels. */}}
 {{- define "v4serve.labels" -}}
 {{- $own := dict
   "app.kubernetes.io/name" .Chart.Name
@@ -41,12 +41,12 @@ app.kubernetes.io/component: operator
 {{- toYaml (merge $own .Values.global.labels) -}}
 {{- end -}}
 
-{{/* Labels of the test's objects: not those of the operator's pods, which policies and budgets select. */}}
+{{/* Labels of the test's objects. They differ from the labels of the operator's pods, which policies and budgets select. */}}
 {{- define "v4serve.testLabels" -}}
 {{- toYaml (merge (dict "app.kubernetes.io/component" "test") (include "v4serve.labels" . | fromYaml)) -}}
 {{- end -}}
 
-{{/* Reference of an image: (dict "context" ROOT "name" SETTING "image" ONE). Nodes would find what is wrong with it last. */}}
+{{/* Reference of an image: (dict "context" ROOT "name" SETTING "image" ONE). It is checked here, since an invalid one would otherwise fail only on the node. */}}
 {{- define "v4serve.image" -}}
 {{- $host := "([A-Za-z0-9]([-.A-Za-z0-9]*[A-Za-z0-9])?|\\[[0-9a-fA-F:]+\\])(:[0-9]+)?" -}}
 {{- $part := "[a-z0-9]+((\\.|_|__|-+)[a-z0-9]+)*" -}}
@@ -84,7 +84,7 @@ app.kubernetes.io/component: operator
 {{- toJson $names -}}
 {{- end -}}
 
-{{/* "" where this release may write the CRD: it does not exist yet or is this release's. Else who has it. */}}
+{{/* "" if this release may write the CRD, because it does not exist or belongs to this release; otherwise the owner's description. */}}
 {{- define "v4serve.crdOwner" -}}
 {{- $live := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "v4deployments.v4serve.dev" -}}
 {{- if $live -}}
@@ -111,12 +111,12 @@ no release
 {{- end -}}
 {{- end -}}
 
-{{/* Name of the test's pod and of the V4Deployment that it makes: a DNS label of at most 40 characters. */}}
+{{/* Name of the test's pod and of the V4Deployment that it creates: a DNS label of at most 40 characters. */}}
 {{- define "v4serve.testName" -}}
 {{- printf "test-%s" (include "v4serve.fullname" .) | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* "true" where objects of a kind of Prometheus Operator are made: (dict "context" ROOT "enabled" VALUE "kind" KIND). */}}
+{{/* "true" if objects of a Prometheus Operator kind are created: (dict "context" ROOT "enabled" VALUE "kind" KIND). */}}
 {{- define "v4serve.wanted" -}}
 {{- if eq (toString .enabled) "auto" -}}
 {{- .context.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) -}}
@@ -130,7 +130,7 @@ no release
 {{- toYaml (merge (include "v4serve.labels" . | fromYaml) .Values.monitoring.labels) -}}
 {{- end -}}
 
-{{/* An objective in seconds as the label `le` of its bucket: (dict "name" NAME "seconds" VALUE). */}}
+{{/* An objective in seconds as the value of the histogram label `le`: (dict "name" NAME "seconds" VALUE). */}}
 {{- define "v4serve.bucket" -}}
 {{- $bounds := list "0.0005" "0.001" "0.0025" "0.005" "0.01" "0.025" "0.05" "0.1" "0.25" "0.5" "1.0" "2.5" "5.0" "10.0" "30.0" "60.0" "120.0" "300.0" -}}
 {{- $text := toString .seconds -}}
