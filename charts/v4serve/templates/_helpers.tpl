@@ -52,11 +52,11 @@ app.kubernetes.io/component: operator
 {{- $part := "[a-z0-9]+((\\.|_|__|-+)[a-z0-9]+)*" -}}
 {{- $name := .image.repository -}}
 {{- if not (regexMatch (printf "^(%s/)?%s(/%s)*$" $host $part $part) $name) -}}
-{{- fail (printf "%s.repository: %q is no repository: write its name of a-z, 0-9 and '/', if need be behind host[:port]/, without a scheme and without a tag, such as registry.example.com/v4serve-worker" .name $name) -}}
+{{- fail (printf "%s.repository: %q is not a valid repository: write its name of a-z, 0-9 and '/', optionally after host[:port]/, without a scheme and without a tag, such as registry.example.com/v4serve-worker" .name $name) -}}
 {{- end -}}
 {{- with .context.Values.global.imageRegistry -}}
 {{- if not (regexMatch (printf "^%s(/%s)*/?$" $host $part) .) -}}
-{{- fail (printf "global.imageRegistry: %q is no registry: write host[:port][/path] without a scheme, such as registry.example.com/mirror" .) -}}
+{{- fail (printf "global.imageRegistry: %q is not a valid registry: write host[:port][/path] without a scheme, such as registry.example.com/mirror" .) -}}
 {{- end -}}
 {{- $name = printf "%s/%s" (trimSuffix "/" .) $name -}}
 {{- end -}}
@@ -65,7 +65,7 @@ app.kubernetes.io/component: operator
 {{- else -}}
 {{- $tag := .image.tag | default .context.Chart.AppVersion -}}
 {{- if not (regexMatch "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$" $tag) -}}
-{{- fail (printf "%s.tag: %q is no tag: write at most 128 letters, digits, '_', '.' and '-'; a digest is %s.digest" .name $tag .name) -}}
+{{- fail (printf "%s.tag: %q is not a valid tag: write at most 128 letters, digits, '_', '.' and '-'; set a digest with %s.digest" .name $tag .name) -}}
 {{- end -}}
 {{- printf "%s:%s" $name $tag -}}
 {{- end -}}
@@ -136,7 +136,7 @@ no release
 {{- $text := toString .seconds -}}
 {{- $bound := contains "." $text | ternary $text (printf "%s.0" $text) -}}
 {{- if not (has $bound $bounds) -}}
-{{- fail (printf "monitoring.slo.%s: %s is no bound of a bucket: choose one of %s" .name $text (join ", " $bounds)) -}}
+{{- fail (printf "monitoring.slo.%s: %s is not a bucket bound of the histogram: choose one of %s" .name $text (join ", " $bounds)) -}}
 {{- end -}}
 {{- $bound -}}
 {{- end -}}
