@@ -37,14 +37,14 @@ class RoomRequest:
 
 
 class Fleet:
-    """The links to all workers. Its methods belong to one event loop; none of them waits."""
+    """The links to all workers. The methods never block, and must be called on the same event loop."""
 
     def __init__(
         self, policy: Policy, connect_timeout_seconds: float, token: TokenFile | None = None, tokenizer: str = ""
     ) -> None:
-        """`tokenizer`: its digest; workers with another one get no request."""
+        """`tokenizer`: digest of the router's tokenizer; workers with another one get no request."""
         self.policy = policy
-        self.links: dict[str, WorkerLink] = {}  # of all that are listed now, by address
+        self.links: dict[str, WorkerLink] = {}  # of the listed workers, by address
         self.prefill: list[WorkerLink] = []
         self.decode: list[WorkerLink] = []
         self._timeout = connect_timeout_seconds
@@ -97,7 +97,7 @@ class Fleet:
     def shortage(self) -> Unavailable:
         """Returns the error for a prompt that no worker can take."""
         if self.policy.without_prefill == "refuse" and any(link.usable for link in self.decode):
-            return Unavailable("no prefill worker is left, and decode workers compute no prompts: try again later")
+            return Unavailable("no prefill worker is up, and decode workers may not compute prompts: try again later")
         return Unavailable("no worker is up: try again later")
 
     def limits(self) -> AdmissionLimits:
@@ -148,7 +148,7 @@ class Fleet:
             self._offer_room(kind)  # the next one may need less room
 
     def _worker_changed(self, link: WorkerLink) -> None:
-        """A worker reported its load, came, or left."""
+        """Serves the queue after a worker reported its load, appeared or left."""
         if link.role != "decode":
             return
         if link.usable and self.links.get(link.address) is link:

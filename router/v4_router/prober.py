@@ -138,7 +138,7 @@ class Prober:
 
 
 class _Probe:
-    """A request of two tokens on given workers; its first failure ends it."""
+    """One probe: a request for two tokens on given workers, which ends at the first failure."""
 
     def __init__(self, prompt: bytes, prefill: WorkerLink | None, decode: WorkerLink, metrics: Metrics) -> None:
         request = GenerationRequest(

@@ -302,7 +302,7 @@ class FakeWorker(rpc.WorkerServicer):
         live = set(outputs)
         step = 0
         while live and (at_most is None or step < at_most):
-            if self.hands_back.is_set() and start.phase != pb.PREFILL:
+            if self.hands_back.is_set() and start.phase != pb.PREFILL and step >= skip:
                 for choice in sorted(live):
                     send(tokens=pb.Tokens(choice=choice, start=len(outputs[choice]), finish=pb.MIGRATE))
                 return True

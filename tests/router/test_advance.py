@@ -458,7 +458,7 @@ def test_tries_are_bounded(reason: int) -> None:
     assert isinstance(result[-1], Fail)
 
 
-def test_a_full_worker_is_what_the_client_hears_of() -> None:
+def test_the_refusal_of_a_full_worker_is_the_error_that_the_client_gets() -> None:
     """429 tells it to come back, whatever failed last."""
     group = group_in("alone")
     advance(group, failed(WHOLE, pb.OVERLOADED))

@@ -1,4 +1,4 @@
-"""Workers that come, leave and return while requests run."""
+"""Workers that appear, leave and return while requests run, and the queue for room."""
 
 import asyncio
 from collections.abc import Collection
@@ -16,7 +16,7 @@ PROMPT = [10, 20, 30]
 
 
 async def served_by(d: Deployment, count: int = 6) -> set[str]:
-    """Workers that so many requests went to."""
+    """Returns the workers that served so many requests."""
     used: set[str] = set()
     for _ in range(count):
         answer = await d.complete(PROMPT, max_tokens=3, return_token_ids=True)
@@ -27,7 +27,7 @@ async def served_by(d: Deployment, count: int = 6) -> set[str]:
 
 
 def decoding(d: Deployment) -> FakeWorker:
-    """The decode worker that a request runs on."""
+    """Returns the decode worker on which a request runs."""
     (worker,) = (w for w in d.decode if any(not request.startswith("probe") for request, _ in w.running))
     return worker
 
@@ -41,7 +41,7 @@ async def test_workers_that_are_not_ready_or_leave_get_nothing_new(deploy: Deplo
     assert await served_by(d) == {w.address for w in d.workers}
 
 
-async def test_a_stream_goes_on_where_it_runs_though_the_worker_leaves_and_is_listed_no_more(deploy: Deploy) -> None:
+async def test_a_stream_continues_on_a_worker_that_leaves_and_is_no_longer_listed(deploy: Deploy) -> None:
     d = await deploy(1, 2)
     for worker in d.decode:
         worker.step_seconds = 0.005
@@ -61,7 +61,7 @@ async def test_a_stream_goes_on_where_it_runs_though_the_worker_leaves_and_is_li
     assert await served_by(d, 2) == {d.prefill[0].address, other.address}
 
 
-async def test_a_worker_that_is_listed_no_more_and_idle_is_left_at_once(deploy: Deploy) -> None:
+async def test_an_idle_worker_that_is_no_longer_listed_is_disconnected_at_once(deploy: Deploy) -> None:
     d = await deploy(1, 2)
     link = d.router.fleet.links[d.decode[0].address]
     d.discover(d.prefill[0].endpoint(), d.decode[1].endpoint())
@@ -113,7 +113,7 @@ async def test_caches_move_within_one_revision(deploy: Deploy) -> None:
 
 
 async def test_a_revision_whose_prefill_leaves_gets_no_new_requests(deploy: Deploy) -> None:
-    """Its decode workers finish what was begun; prompts go to the pair that stays."""
+    """Its decode workers finish their requests; new prompts go to the pair that stays."""
     d = await deploy(2, 2)
     (p, q), (a, b) = d.prefill, d.decode
     d.discover(
@@ -140,7 +140,7 @@ KIND = ("", "f")
 
 
 class Waiter:
-    """A cache that waits for room, and what it was told."""
+    """A cache that waits for room, and the calls that it received."""
 
     def __init__(self, fleet: Fleet, *, tokens: int = 300, avoid: Collection[str] = ()) -> None:
         self.fleet = fleet
@@ -158,13 +158,13 @@ class Waiter:
 
 
 def report(link: WorkerLink, **load: Any) -> None:
-    """The worker reports its load."""
+    """Lets the worker report this load."""
     link._report(pb.Load(**load))
     link.on_change(link)
 
 
 def fleet_of(*addresses: str, **load: Any) -> tuple[Fleet, list[WorkerLink]]:
-    """Decode workers that are up, with this load."""
+    """Returns a fleet of decode workers that are up and report this load."""
     fleet = Fleet(Policy(), 1.0)
     fleet.update(WorkerEndpoint(address, "decode") for address in addresses)
     for link in fleet.decode:
@@ -175,7 +175,7 @@ def fleet_of(*addresses: str, **load: Any) -> tuple[Fleet, list[WorkerLink]]:
 
 
 def test_a_report_serves_as_many_waiters_as_it_has_room_for() -> None:
-    """Three block slots each: two for the 300 tokens, one to continue in."""
+    """Each needs three block slots: two for its 300 tokens, and one to continue in."""
     fleet, (link,) = fleet_of("a", slots_free=0, tails_total=9)
     waiters = [Waiter(fleet) for _ in range(4)]
     report(link, slots_free=5, slots_evictable=2, tails_total=9)
@@ -191,7 +191,7 @@ def test_a_waiter_takes_another_worker_that_has_room_at_once() -> None:
 
 
 def test_a_worker_that_refused_is_offered_nothing_until_it_reports_again() -> None:
-    """Its last report may be older than the refusal: to believe it would be a loop."""
+    """Its last report may be older than the refusal; an offer based on it could be refused for ever."""
     fleet, (link,) = fleet_of("a", slots_free=9, tails_total=9)
     link._refused = True
     waiter = Waiter(fleet)

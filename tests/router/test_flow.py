@@ -1,6 +1,6 @@
-"""Workers that refuse, fail, vanish, repeat themselves; clients that leave.
+"""Requests while workers refuse, fail, vanish or repeat messages, and while clients disconnect.
 
-What comes out is right tokens or a true status, and nothing stays behind.
+Every answer has the right tokens or the right status, and nothing is left on any worker.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ def slow(d: Deployment, seconds: float = 0.005) -> None:
 
 
 def used(workers: list[FakeWorker]) -> FakeWorker:
-    """The one that was given a leg."""
+    """Returns the one worker that got a leg."""
     (worker,) = (w for w in workers if w.starts)
     return worker
 
 
 async def waiting(d: Deployment, count: int) -> None:
-    """Until so many caches wait for room."""
+    """Waits until so many caches wait for room."""
     await until(lambda: len(d.router.fleet.room_queue) == count, f"{count} wait")
 
 
 async def completed(response: "asyncio.Task[httpx.Response]", tokens: int, n: int = 1) -> None:
-    """The answer has the right tokens in every choice."""
+    """Checks that every choice of the answer has the right tokens."""
     answer = await response
     assert answer.status_code == 200, answer.text
     assert [c["token_ids"] for c in answer.json()["choices"]] == [expected(PROMPT, tokens, c) for c in range(n)]
@@ -58,7 +58,7 @@ async def test_prefill_killed_before_the_first_token(deploy: Deploy) -> None:
         worker.may_prefill.set() if worker is not victim else None
     await victim.kill()
     await completed(response, 6, 2)
-    assert await d.metric("v4serve_retries_total") >= 1  # decode may hear of the loss first
+    assert await d.metric("v4serve_retries_total") >= 1  # the decode worker may notice the loss first
     assert await d.metric("v4serve_recomputations_total") >= 1
     assert await d.metric("v4serve_migrations_total") == 0
     await d.idle()
@@ -113,7 +113,7 @@ async def test_decode_killed_after_adoption_is_continued_elsewhere(deploy: Deplo
 
 
 async def test_a_stream_survives_decode_after_decode(deploy: Deploy) -> None:
-    """The same worker dies and comes back, again and again: the stream goes on."""
+    """The stream continues although its only decode worker dies and restarts three times."""
     d = await deploy(1, 1)
     slow(d, 0.002)
     stream = await d.openai.completions.create(
@@ -147,7 +147,7 @@ async def test_a_choice_given_back_is_continued_elsewhere(deploy: Deploy) -> Non
 
 @pytest.mark.parametrize("n", [1, 3])
 async def test_a_drain_hands_every_choice_over(deploy: Deploy, n: int) -> None:
-    """As a worker does at the end of its drain: it takes nothing new, and gives back all that runs."""
+    """At the end of its drain, a worker refuses new legs and gives every running choice back."""
     d = await deploy(2, 2)
     slow(d)
     response = ask(d, 60, n=n)
@@ -166,7 +166,7 @@ async def test_a_drain_hands_every_choice_over(deploy: Deploy, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-async def test_what_nobody_takes_over_waits_for_who_comes(deploy: Deploy, n: int) -> None:
+async def test_choices_that_no_worker_takes_over_wait_for_a_new_worker(deploy: Deploy, n: int) -> None:
     d = await deploy(1, 1)
     slow(d)
     response = ask(d, 60, n=n)
@@ -183,7 +183,9 @@ async def test_what_nobody_takes_over_waits_for_who_comes(deploy: Deploy, n: int
     await d.idle()
 
 
-async def test_what_nobody_takes_over_ends_with_one_error(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_choices_that_no_worker_takes_over_end_with_one_error(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("v4_router.advance.PATIENCE_SECONDS", 0.3)
     d = await deploy(1, 1)
     slow(d)
@@ -208,7 +210,7 @@ async def test_what_nobody_takes_over_ends_with_one_error(deploy: Deploy, monkey
 
 
 async def test_another_fingerprint_does_not_continue_a_stream(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokens would not be a continuation: the next worker of the same one does."""
+    """Its tokens would not continue the stream; a worker with the same fingerprint does."""
     d = await deploy(1, 2)
     slow(d)
     response = ask(d, 60)
@@ -236,8 +238,8 @@ async def test_duplicated_events_change_nothing(deploy: Deploy) -> None:
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
-async def test_of_a_message_only_what_is_not_known_yet_counts(deploy: Deploy, repeats: int) -> None:
-    """Its beginning may be known: from prefill, or from a worker that is lost."""
+async def test_only_the_new_tokens_of_a_message_are_emitted(deploy: Deploy, repeats: int) -> None:
+    """The first tokens of a message may be known from prefill, or from a worker that was lost."""
     d = await deploy()
     for worker in d.workers:
         worker.repeats = repeats
@@ -249,8 +251,8 @@ async def test_of_a_message_only_what_is_not_known_yet_counts(deploy: Deploy, re
     await d.idle()
 
 
-async def test_decode_may_be_ahead_of_prefills_first_token(deploy: Deploy) -> None:
-    """The two streams are not ordered: decode's tokens wait for the first one."""
+async def test_decode_tokens_may_arrive_before_prefills_first_token(deploy: Deploy) -> None:
+    """The streams of two workers are not ordered: decode's tokens wait for prefill's."""
     d = await deploy()
     d.prefill[0].first_tokens_late = 0.05
     await completed(ask(d, 6, n=2), 6, 2)
@@ -280,7 +282,7 @@ REASONS = [
 @pytest.mark.parametrize(
     ("reason", "status", "kind", "everywhere"),
     [(*r, True) for r in REASONS]
-    + [(*r, False) for r in REASONS if r[0] != pb.OVERLOADED],  # full decode is waited for
+    + [(*r, False) for r in REASONS if r[0] != pb.OVERLOADED],  # a request waits for full decode workers
 )
 async def test_every_reason_has_its_status(
     deploy: Deploy, reason: pb.Reason, status: int, kind: str, everywhere: bool
@@ -289,7 +291,7 @@ async def test_every_reason_has_its_status(
     for worker in d.workers if everywhere else d.decode:
         worker.refuse_always = reason
     for worker in d.prefill:
-        worker.may_prefill.clear()  # so that decode's refusal comes before the first token
+        worker.may_prefill.clear()  # so that decode refuses before the first token
     response = await d.complete(PROMPT, max_tokens=5, stream=True)
     assert response.status_code == status
     assert response.json()["error"]["type"] == kind
@@ -306,7 +308,7 @@ async def test_one_refusal_is_placed_elsewhere(deploy: Deploy, reason: pb.Reason
     for worker in refused:
         worker.refusals = [reason]
     await completed(ask(d, 6), 6)
-    waited = (role, reason) == ("decode", pb.OVERLOADED)  # for room, which is no retry
+    waited = (role, reason) == ("decode", pb.OVERLOADED)  # waiting for room is no retry
     assert bool(await d.metric("v4serve_retries_total", role=role)) != waited
     await d.idle()
 
@@ -319,7 +321,7 @@ async def test_the_first_token_may_be_the_last(deploy: Deploy) -> None:
 
 
 @pytest.mark.usefixtures("short_silence")
-async def test_room_goes_to_who_waited_longest(deploy: Deploy) -> None:
+async def test_room_goes_to_the_request_that_waited_longest(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     d.decode[0].tails = 0
     d.decode[0].refuse_always = pb.OVERLOADED
@@ -341,7 +343,7 @@ async def test_room_goes_to_who_waited_longest(deploy: Deploy) -> None:
 
 
 @pytest.mark.usefixtures("short_silence")
-async def test_a_waiter_whose_lease_expired_holds_nobody_up(deploy: Deploy) -> None:
+async def test_a_waiter_whose_lease_expired_does_not_block_the_queue(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     d.decode[0].tails = 0
     d.decode[0].refuse_always = pb.OVERLOADED
@@ -403,7 +405,7 @@ async def test_waiters_of_one_revision_do_not_block_those_of_another(deploy: Dep
 
 @pytest.mark.usefixtures("short_silence")
 async def test_a_cache_waits_in_prefills_pool_until_decode_has_room(deploy: Deploy) -> None:
-    """More refusals than a request has tries: a refusal of a full worker is none."""
+    """There are more refusals than tries: a refusal by a full decode worker is not a try."""
     d = await deploy(1, 2)
     for worker in d.decode:
         worker.refusals = [pb.OVERLOADED] * 5
@@ -413,7 +415,7 @@ async def test_a_cache_waits_in_prefills_pool_until_decode_has_room(deploy: Depl
 
 
 @pytest.mark.parametrize("reason", [pb.INVALID, pb.DEADLINE])
-async def test_failures_behind_the_first_token_are_one_event(deploy: Deploy, reason: pb.Reason) -> None:
+async def test_failures_after_the_first_token_are_one_event(deploy: Deploy, reason: pb.Reason) -> None:
     d = await deploy()
     d.decode[0].fail_at = (5, reason)
     async with d.http.stream(
@@ -440,13 +442,13 @@ async def test_no_worker_at_all(deploy: Deploy) -> None:
     assert (await d.http.get("/v1/models")).json()["data"][0]["max_model_len"] is None
 
 
-async def test_ready_only_after_a_token_went_through_a_pair(deploy: Deploy) -> None:
+async def test_ready_only_after_a_probe_passed_through_a_pair(deploy: Deploy) -> None:
     d = await deploy(1, 1, ready=False)
     d.decode[0].may_adopt.clear()
     await until(lambda: bool(d.decode[0].running), "the probe runs")
     assert (await d.http.get("/health")).status_code == 200
     assert (await d.http.get("/ready")).status_code == 503
-    d.decode[0].refusals = [pb.OVERLOADED] * 2  # the next probes
+    d.decode[0].refusals = [pb.OVERLOADED] * 2  # of the next probes
     await d.decode[0].kill()
     await d.decode[0].restart()
     d.decode[0].may_adopt.set()
@@ -570,7 +572,7 @@ async def test_workers_that_die_and_return_while_many_clients_come_and_go(deploy
         assert [c["token_ids"] for c in answer.json()["choices"]] == [expected(prompt, tokens, c) for c in range(n)]
 
     async def reaper() -> None:
-        """One worker of a role at a time, so that there is always another."""
+        """Restarts one worker of each role at a time, so that another one is always up."""
         while not done.is_set():
             for victim in (chance.choice(d.prefill), chance.choice(d.decode)):
                 await victim.kill()

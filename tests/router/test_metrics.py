@@ -1,4 +1,4 @@
-"""What the router counts, and how it sees its workers."""
+"""The metrics of the router and of its workers."""
 
 import asyncio
 from functools import partial
@@ -20,12 +20,12 @@ PROMPT = [10, 20, 30]
 
 
 def prompt(blocks: int) -> list[int]:
-    """Of so many complete blocks, and a little more."""
+    """Returns a prompt of so many complete blocks and a few more tokens."""
     return [10 + i % 100 for i in range(blocks * BLOCK + 10)]
 
 
 async def names_of(d: Deployment, name: str) -> set[tuple[str, str]]:
-    """Worker and role of each sample."""
+    """Returns the worker and the role of each sample."""
     families = text_string_to_metric_families((await d.http.get("/metrics")).text)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return {(sample.labels["worker"], sample.labels["role"]) for sample in samples}
@@ -35,7 +35,7 @@ def is_down(link: WorkerLink) -> bool:
     return not link.up
 
 
-def test_what_can_be_counted_is_there_before_it_happens() -> None:
+def test_every_counter_exists_before_its_first_event() -> None:
     registry = Metrics().registry
     for endpoint in ("completions", "chat"):
         for outcome in (
@@ -59,14 +59,14 @@ def test_what_can_be_counted_is_there_before_it_happens() -> None:
     for reason in (*REASONS, RETRY):
         assert registry.get_sample_value("v4serve_placements_total", {"reason": reason}) == 0
     for reason in pb.Reason.keys()[1:]:
-        final = reason in ("INVALID", "DEADLINE")  # placed nowhere else
+        final = reason in ("INVALID", "DEADLINE")  # such a failure is not retried
         labels = {"role": "prefill", "reason": reason.lower()}
         assert registry.get_sample_value("v4serve_retries_total", labels) == (None if final else 0)
     assert registry.get_sample_value("v4serve_retries_total", {"role": "decode", "reason": "lost"}) == 0
     assert registry.get_sample_value("v4serve_probe_failures_total", {"role": "prefill"}) == 0
 
 
-def test_the_process_tells_its_version_and_its_own_costs_and_nothing_of_python() -> None:
+def test_the_process_exports_its_version_and_resources_but_nothing_about_python() -> None:
     text = generate_latest(Metrics().registry).decode()
     assert 'v4serve_process_info{version="' in text
     assert "process_cpu_seconds_total" in text
@@ -101,7 +101,7 @@ async def test_how_choices_end(deploy: Deploy) -> None:
     assert await counts() == [0, 2, 3, 0]
     d.decode[0].hangs, d.decode[0].refuse_always = False, pb.INTERNAL
     assert (await d.complete(PROMPT)).status_code == 500
-    await d.complete(PROMPT, bogus=1)  # came to no worker
+    await d.complete(PROMPT, bogus=1)  # refused before any worker is asked
     d.decode[0].refuse_always = pb.OVERLOADED
     assert (await d.complete(PROMPT, n=2)).status_code == 429
     assert await counts() == [0, 2, 3, 1]
@@ -114,7 +114,7 @@ def test_the_end_of_the_router_aborts_choices() -> None:
         assert metrics.registry.get_sample_value("v4serve_choices_total", {"reason": reason}) == count
 
 
-async def test_tokens_and_requests_are_seen_while_they_run(deploy: Deploy) -> None:
+async def test_running_requests_and_their_tokens_are_exported(deploy: Deploy) -> None:
     d = await deploy(0, 1)
     d.decode[0].step_seconds = 0.002
     asked = asyncio.create_task(d.complete(PROMPT, max_tokens=100_000))
@@ -129,8 +129,8 @@ async def test_tokens_and_requests_are_seen_while_they_run(deploy: Deploy) -> No
     assert await d.metric("v4serve_requests_running") == 0
 
 
-async def test_no_request_ends_in_a_way_that_was_not_there_before(deploy: Deploy) -> None:
-    """Every error of the tree is one of the outcomes, so that nothing is born at 1."""
+async def test_every_outcome_of_a_request_exists_before_it_happens(deploy: Deploy) -> None:
+    """Every error class is an outcome, so that no counter appears with the value 1."""
     d = await deploy(0, 1)
     known = {tuple(s.labels.values()) for s in next(iter(d.router.metrics.requests.collect())).samples}
     for reason in pb.Reason.values()[1:]:
@@ -172,7 +172,7 @@ async def test_a_prompt_is_counted_once_however_often_it_is_computed(deploy: Dep
     assert await d.metric("v4serve_request_queue_seconds_count") == 1
 
 
-async def test_what_a_prompt_was_expected_to_take(deploy: Deploy) -> None:
+async def test_the_estimated_time_to_the_first_token(deploy: Deploy) -> None:
     d = await deploy()
     await d.complete(prompt(1), max_tokens=2)
     assert await d.metric("v4serve_estimated_time_to_first_token_seconds_count") == 0, "nothing was measured yet"
@@ -191,7 +191,7 @@ async def test_what_a_prompt_was_expected_to_take(deploy: Deploy) -> None:
     assert link.pace.seconds(1) is None, "another process may be slower"
 
 
-async def test_prefixes_that_are_elsewhere(deploy: Deploy) -> None:
+async def test_prefixes_that_are_cached_elsewhere(deploy: Deploy) -> None:
     d = await deploy(2, 1)
     first, second = (d.router.fleet.links[worker.address] for worker in d.prefill)
     for worker in d.prefill:
@@ -199,7 +199,7 @@ async def test_prefixes_that_are_elsewhere(deploy: Deploy) -> None:
     await d.complete(prompt(3), max_tokens=2)
     assert await d.metric("v4serve_prefix_elsewhere_tokens_total") == 0
     here = first if len(first.prefixes) else second
-    here._sent_tokens = 1_000_000  # its queue outweighs what it has
+    here._sent_tokens = 1_000_000  # its queue outweighs its cached prefix
     await d.complete(prompt(3), max_tokens=2)
     assert await d.metric("v4serve_prefix_elsewhere_tokens_total") == 3 * BLOCK
 
@@ -225,7 +225,7 @@ async def test_tokens_placed_on_each_worker(deploy: Deploy) -> None:
     assert await d.metric(name, worker=d.decode[0].address, role="decode") == 6
 
 
-async def test_a_worker_that_goes_leaves_no_sample(deploy: Deploy) -> None:
+async def test_a_worker_that_is_no_longer_listed_leaves_no_sample(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     (p, w) = d.workers
     names = [f"v4serve_{name}" for name in ("placed_tokens_total", "worker_up", "worker_routable")]

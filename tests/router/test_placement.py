@@ -1,4 +1,4 @@
-"""Placement by tables."""
+"""Placement, by tables."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_table(prefill: list[WorkerView], decode: list[WorkerView], expected: tu
     assert expected[2] in REASONS
 
 
-def test_nobody() -> None:
+def test_no_worker_is_left() -> None:
     assert place(10, [p("P")], [], turn=0) is None
     assert place(10, [p("P")], [d("D")], turn=0, avoid={"D"}) is None
     assert place(10, [p("P")], [d("D")], turn=0, fingerprint="other") is None
@@ -62,7 +62,7 @@ def test_decode_may_not_compute_prompts() -> None:
     assert way(place(10, [p("P")], [d("D")], turn=0, alone=False)) == ("P", "D", "least-queued")
 
 
-def test_what_was_sent_goes_on_with_its_fingerprint_in_any_revision() -> None:
+def test_a_continued_request_keeps_its_fingerprint_in_any_revision() -> None:
     prefill = [p("P", fingerprint="f", revision="b"), p("Q", 0, fingerprint="g", revision="c")]
     decode = [d("D", 9, "f", "b"), d("E", 0, "g", "c")]
     assert way(place(10, prefill, decode, turn=1, fingerprint="f")) == ("P", "D", "least-queued")
@@ -78,13 +78,13 @@ def test_equals_take_turns() -> None:
     assert [pair and pair.prefill for pair in pairs] == ["P", "Q", "P", "Q"]
 
 
-def test_a_cache_larger_than_the_prompt_is_no_credit() -> None:
+def test_a_cached_prefix_counts_at_most_the_prompt() -> None:
     placement = place(100, [p("P", 50, 10_000), p("Q", 0, 100)], [d("D")], turn=0)
     assert placement is not None
     assert placement.prefill == "Q"
 
 
-def test_what_is_ahead_cached_and_elsewhere() -> None:
+def test_tokens_queued_cached_and_cached_elsewhere() -> None:
     prefill = [p("P", 600, 512), p("Q", 5, 256), p("R", 900, 768)]
     placement = place(1000, prefill, [d("D")], turn=0)
     assert placement == Placement("Q", "D", "prefix", queued_tokens=5, cached_tokens=256, elsewhere_tokens=512)

@@ -37,7 +37,7 @@ async def test_decode_may_be_kept_from_prompts(deploy: Deploy) -> None:
     d.decode[0].starts.clear()
     answer = await d.complete(PROMPT, max_tokens=3)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert "decode workers compute no prompts" in answer.json()["error"]["message"]
+    assert "decode workers may not compute prompts" in answer.json()["error"]["message"]
     assert (await d.http.get("/ready")).status_code == 503
     assert not d.decode[0].starts
     await d.prefill[0].restart()

@@ -1,4 +1,4 @@
-"""Which worker proves which, and what of it the router believes."""
+"""Which workers are probed together, and what the router concludes from a probe."""
 
 import pytest
 
@@ -31,7 +31,7 @@ async def test_new_decode_is_proven_by_a_transfer(deploy: Deploy) -> None:
     assert not d.decode[0].cancels
 
 
-async def test_decode_that_cannot_pull_gets_no_requests_and_the_reason_is_told(deploy: Deploy) -> None:
+async def test_a_decode_worker_that_cannot_pull_gets_no_requests_and_shows_the_reason(deploy: Deploy) -> None:
     d = await deploy(1, 2)
     victim = d.decode[0]
     await victim.kill()
@@ -49,7 +49,9 @@ async def test_decode_that_cannot_pull_gets_no_requests_and_the_reason_is_told(d
 
 
 @pytest.mark.parametrize("trouble", ["refuses", "does not begin"])
-async def test_prefills_trouble_is_not_decodes(deploy: Deploy, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_of_prefill_does_not_fail_the_probe_of_decode(
+    deploy: Deploy, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("v4_router.prober._START_SECONDS", 0.1)
     d = await deploy(1, 1)
     if trouble == "refuses":
@@ -64,7 +66,7 @@ async def test_prefills_trouble_is_not_decodes(deploy: Deploy, trouble: str, mon
 
 
 @pytest.mark.usefixtures("short_silence")
-async def test_a_connection_that_breaks_is_no_new_worker(deploy: Deploy) -> None:
+async def test_a_new_connection_to_the_same_process_needs_no_new_probe(deploy: Deploy) -> None:
     d = await deploy(1, 1, connect_timeout_seconds=0.2)
     link = d.router.fleet.links[d.decode[0].address]
     d.decode[0].describes.clear()
@@ -74,7 +76,7 @@ async def test_a_connection_that_breaks_is_no_new_worker(deploy: Deploy) -> None
     assert not d.decode[0].starts
 
 
-async def test_prefill_that_waits_for_decode_is_ready_once_there_is_some(deploy: Deploy) -> None:
+async def test_a_prefill_worker_is_probed_when_a_decode_worker_of_its_kind_appears(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     w = d.decode[0]
     d.discover(d.prefill[0].endpoint(revision="new"), w.endpoint())
@@ -89,7 +91,7 @@ async def test_prefill_that_waits_for_decode_is_ready_once_there_is_some(deploy:
     assert d.router.fleet.pairs() == {("new", "one")}
 
 
-async def test_prefill_that_no_decode_worker_may_continue_says_what_differs(deploy: Deploy) -> None:
+async def test_a_prefill_worker_that_fits_no_decode_worker_shows_what_differs(deploy: Deploy) -> None:
     d = await deploy(1, 1)
     await d.prefill[0].kill()
     d.prefill[0].fingerprint, d.decode[0].fingerprint = "weights=a eos_token_id=1", "weights=a eos_token_id=1,5"
@@ -110,6 +112,19 @@ async def test_prefill_that_no_decode_worker_may_continue_says_what_differs(depl
     await d.prefill[0].restart()
     await d.wait_up()
     assert link.error == ""
+
+
+async def test_a_worker_that_gives_the_probe_back_is_not_proven(deploy: Deploy) -> None:
+    d = await deploy(1, 1)
+    await d.decode[0].kill()
+    d.decode[0].hands_back.set()
+    await d.decode[0].restart()
+    link = d.router.fleet.links[d.decode[0].address]
+    await until(lambda: "gave the request back" in link.error, "the probe failed")
+    assert not link.probed
+    d.decode[0].hands_back.clear()
+    await d.wait_up()
+    await d.idle()
 
 
 async def test_probes_that_time_out(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:

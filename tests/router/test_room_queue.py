@@ -94,7 +94,7 @@ def test_first_come_first_served_within_each_kind(operations: list[tuple[str, in
         assert len(queue) == len(plain.waiting("a")) + len(plain.waiting("b"))
 
 
-def test_a_kept_place_goes_ahead_of_those_that_came_later() -> None:
+def test_a_kept_place_is_before_later_ones() -> None:
     queue: RoomQueue[str, str, None] = RoomQueue()
     for key in ("first", "second"):
         queue.join(key, "a", None)
@@ -116,7 +116,7 @@ def test_kinds_do_not_wait_for_each_other() -> None:
     assert front.key == "second"
 
 
-def test_whoever_left_is_forgotten() -> None:
+def test_nothing_is_kept_of_those_that_left() -> None:
     """The queue of a router that runs for months keeps nothing of those it served."""
     queue: RoomQueue[int, str, None] = RoomQueue()
     for key in range(100):

@@ -1,4 +1,4 @@
-"""Where the time of a request goes."""
+"""The times of a request."""
 
 from prometheus_client import CollectorRegistry
 
@@ -10,7 +10,7 @@ from v4_router.timing import Breakdown, PromptTiming, Timing
 
 
 class Clock:
-    """Time as a test sets it."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -33,7 +33,7 @@ def value(registry: CollectorRegistry, name: str) -> float:
 
 
 def seen(metrics: Metrics, name: str) -> tuple[float, float]:
-    """How often something was observed, and the sum."""
+    """Returns the count and the sum of a histogram."""
     return value(metrics.registry, f"{name}_count"), value(metrics.registry, f"{name}_sum")
 
 
@@ -74,7 +74,7 @@ def test_the_first_worker_that_begins_counts() -> None:
     assert seen(metrics, "request_queue_seconds") == (1, 1.0)
 
 
-def test_a_request_that_comes_to_nothing() -> None:
+def test_a_request_without_tokens() -> None:
     timing_, metrics, clock = timing()
     clock.now += 4.0
     assert timing_.breakdown() == Breakdown(None, None, None, None, None, 4.0)
@@ -84,7 +84,7 @@ def test_a_request_that_comes_to_nothing() -> None:
     assert seen(metrics, "request_prefill_seconds") == (0, 0)
 
 
-def test_tokens_are_counted_as_they_come_and_ends_without_tokens_are_none() -> None:
+def test_tokens_are_counted_when_received_and_an_end_without_tokens_is_no_token() -> None:
     timing_, metrics, clock = timing()
     timing_.began()
     timing_.add([Delta(0, "", "", [], finish="stop")])
@@ -119,7 +119,7 @@ def test_a_prompt_is_counted_when_the_first_worker_begins() -> None:
     assert timing_.breakdown().queue_seconds == 2.0
 
 
-def test_a_placement_is_counted_and_its_first_token_compared_with_what_was_expected() -> None:
+def test_a_placement_is_counted_and_its_first_token_is_compared_with_the_estimate() -> None:
     timing_, metrics, clock = timing()
     prompt, pace = PromptTiming(timing_, 1000), Pace()
     placement = Placement("P", "D", "prefix", queued_tokens=500, cached_tokens=256, elsewhere_tokens=512)

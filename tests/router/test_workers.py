@@ -1,4 +1,4 @@
-"""Links to workers: what placement is told of them."""
+"""Connections to workers: streams, losses, and the load that placement sees."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from v4_router.endpoints import WorkerEndpoint
 from v4_router.workers import WorkerLink
 
 
-def test_what_was_sent_since_the_last_report_counts() -> None:
+def test_legs_sent_since_the_last_report_count() -> None:
     link = WorkerLink(WorkerEndpoint("a:1", "prefill"), 1.0)
     link.load = pb.Load(queued_tokens=100, running=2, waiting=1)
     link.start(pb.Start(request="r", n=3), 50, lambda event: None)
@@ -26,7 +26,7 @@ def test_what_was_sent_since_the_last_report_counts() -> None:
 
 
 async def test_a_burst_is_spread(deploy: Deploy) -> None:
-    """All at once, before any worker could report: equal shares."""
+    """Requests that arrive together, before any worker reports its load, are shared equally."""
     d = await deploy(2, 2)
     for worker in d.decode:
         worker.may_adopt.clear()
@@ -77,7 +77,7 @@ async def test_the_component_token(tmp_path: Path) -> None:
 
 
 async def test_a_worker_with_another_tokenizer_is_not_used() -> None:
-    """While a model is changed, routers and workers of both are there: ids of one mean nothing to the other."""
+    """During a change of models, routers and workers of both run; token ids of one mean nothing to the other."""
     worker = FakeWorker("decode", Caches())
     worker.tokenizer = "other"
     async with linked(worker, tokenizer="own") as link:
@@ -87,7 +87,7 @@ async def test_a_worker_with_another_tokenizer_is_not_used() -> None:
         await until(lambda: link.up, "the same tokenizer")
 
 
-async def test_only_a_worker_that_was_there_is_warned_of_at_once(
+async def test_only_the_loss_of_a_known_worker_is_a_warning_at_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def levels(worker: FakeWorker) -> set[str]:
@@ -107,7 +107,7 @@ async def test_only_a_worker_that_was_there_is_warned_of_at_once(
 
 
 class WithoutServe(FakeWorker):
-    """Describes itself, and does no more."""
+    """A worker that answers Describe, but not Serve."""
 
     def __init__(self) -> None:
         super().__init__("decode", Caches())
@@ -130,7 +130,7 @@ async def linked(
     tokenizer: str = "",
     alive: bool = True,
 ) -> AsyncIterator[WorkerLink]:
-    """The link to a started worker, running; the worker has ended already unless it is to be alive."""
+    """Runs the link to a worker. Unless `alive`, the worker has been killed before."""
     await worker.start()
     if not alive:
         await worker.kill()
@@ -144,7 +144,7 @@ async def linked(
         await worker.kill()
 
 
-async def test_a_worker_is_up_once_its_stream_says_something() -> None:
+async def test_a_worker_is_up_after_the_first_message_of_its_stream() -> None:
     worker = FakeWorker("decode", Caches())
     worker.serves.clear()
     async with linked(worker) as link:
@@ -154,7 +154,7 @@ async def test_a_worker_is_up_once_its_stream_says_something() -> None:
         await until(lambda: link.open, "its stream began")
 
 
-async def test_a_worker_without_a_stream_is_asked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_without_a_stream_is_asked_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("v4_router.workers._BACKOFF_SECONDS", (0.02, 2.0))
     worker = WithoutServe()
     async with linked(worker) as link:
@@ -164,7 +164,7 @@ async def test_a_worker_without_a_stream_is_asked_ever_more_rarely(monkeypatch: 
 
 
 async def test_a_lost_stream_leaves_no_task_behind() -> None:
-    """gRPC's own, which sends what is to be sent, would wait on for the next message."""
+    """Without an end of the outgoing messages, gRPC's sending task would wait for the next one for ever."""
 
     def sending() -> int:
         return sum("consume_request_iterator" in repr(task.get_coro()) for task in asyncio.all_tasks())
@@ -178,7 +178,7 @@ async def test_a_lost_stream_leaves_no_task_behind() -> None:
         await until(lambda: sending() == 0, "ended")
 
 
-async def test_a_process_that_took_the_address_after_it_was_described_is_known_by_its_own_word() -> None:
+async def test_a_process_that_took_the_address_after_describe_is_described_again() -> None:
     worker = FakeWorker("decode", Caches())
     worker.serves.clear()
     async with linked(worker) as link:
