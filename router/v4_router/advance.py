@@ -54,64 +54,61 @@ _FINAL = (pb.INVALID, pb.DEADLINE)  # reasons of failures that no other worker w
 
 def advance(group: ChoiceGroup, event: events.Event) -> list[Action]:
     """Changes the group by one event. Returns the actions to perform, in order; none once the group is over."""
-    return [] if group.over else list(_guarded(group, event))
-
-
-def _guarded(group: ChoiceGroup, event: events.Event) -> Actions:
+    actions: list[Action] = []
+    if group.over:
+        return actions
     try:
-        yield from _transition(group, event)
+        for action in _transition(group, event):
+            actions.append(action)
     except GivenUp as end:
-        yield from leave(group)
-        yield Fail(end.error)
+        actions += [*leave(group), Fail(end.error)]
+    return actions
 
 
 def _transition(group: ChoiceGroup, event: events.Event) -> Actions:
     match event:
         case events.Tokens() | events.Started() | events.Adopted() | events.Failed():
-            if event.leg in (group.prefill, group.decode):  # else the leg was dropped before
-                yield from _from_leg(group, event)
-        case events.Begin():
-            yield place(group)
+            if event.leg in (group.decode, group.prefill):  # else the leg was dropped before
+                return _from_leg(group, event)
         case events.Placed() | events.NotPlaced() | events.PartnerFound() | events.NoPartner():
-            yield from _answered(group, event)
-        case events.TimerFired():
-            yield from _timer_fired(group, event)
+            return _answered(group, event)
         case events.RoomGranted() | events.NoRoomLeft():
             if group.queue is Queue.WAITING:
-                yield from _called(group, event)
+                return _called(group, event)
+        case events.Begin():
+            return iter([place(group)])
+        case events.TimerFired():
+            return _timer_fired(group, event)
         case events.ChoiceFinished():
             group.prompt.choices[event.choice].finished = True
-            yield from leave_if_finished(group)
+            return leave_if_finished(group)
         case events.Closed():
-            yield from leave(group)
-
-
-def _answered(group: ChoiceGroup, event: events.Answer) -> Actions:
-    match event:
-        case events.Placed():
-            yield from _placed(group, event)
-        case events.NotPlaced():
-            yield from _not_placed(group)
-        case events.PartnerFound():
-            yield from _pull(group, event.worker)
-        case events.NoPartner():
-            count_try(group)
-            yield from restart(group)
+            return leave(group)
+    return iter(())
 
 
 def _from_leg(group: ChoiceGroup, event: events.LegEvent) -> Actions:
     match event:
         case events.Tokens():
-            yield from on_tokens(group, event.leg, event.tokens)
+            return on_tokens(group, event.leg, event.tokens)
         case events.Started():
-            yield from _started(group, event)
+            return _started(group, event)
         case events.Adopted():
-            group.adopted = True
-            group.prompt.adopted = event.adopted
-            yield from leave_queue(group)
-            yield RecordTransfer(event.leg, event.adopted)
+            return _adopted(group, event)
         case events.Failed():
-            yield from _failed(group, event)
+            return _failed(group, event)
+
+
+def _answered(group: ChoiceGroup, event: events.Answer) -> Actions:
+    match event:
+        case events.Placed():
+            return _placed(group, event)
+        case events.NotPlaced():
+            return _not_placed(group)
+        case events.PartnerFound():
+            return _pull(group, event.worker)
+        case events.NoPartner():
+            return _without_partner(group)
 
 
 # Placing and starting
@@ -173,12 +170,24 @@ def _offer(group: ChoiceGroup) -> Actions:
         yield FindPartner(group.prefill, frozenset(group.refused | group.failed))
 
 
+def _without_partner(group: ChoiceGroup) -> Actions:
+    count_try(group)
+    yield from restart(group)
+
+
 def _pull(group: ChoiceGroup, worker: str) -> Actions:
     if group.prefill is None or group.decode is not None:
         raise GivenUp(InternalError("a cache without a prefill worker was to be pulled"))
     group.prompt.prefill, group.prompt.decode = group.prefill.worker, worker
     group.decode = RemoteLeg(group.request, group.attempt, pb.DECODE, worker)
     yield StartLeg(group.decode, 0, source=group.prefill, lease=group.lease)
+
+
+def _adopted(group: ChoiceGroup, event: events.Adopted) -> Actions:
+    group.adopted = True
+    group.prompt.adopted = event.adopted
+    yield from leave_queue(group)
+    yield RecordTransfer(event.leg, event.adopted)
 
 
 def _timer_fired(group: ChoiceGroup, event: events.TimerFired) -> Actions:

@@ -53,7 +53,7 @@ class Fleet:
         self._turn = 0
         self._background: Background | None = None
         self.room_queue: RoomQueue[Hashable, Kind, RoomRequest] = RoomQueue()
-        self._decoding: set[WorkerLink] = set()  # decode workers that took requests at their latest change
+        self._decoding: set[WorkerLink] = set()  # while the queue is not empty: decode workers that take requests
 
     def update(self, endpoints: Iterable[WorkerEndpoint]) -> None:
         """Replaces the list of workers. One that is no longer listed gets no new leg; what runs there continues."""
@@ -134,6 +134,7 @@ class Fleet:
     def wait_for_room(self, key: Hashable, kind: Kind, request: RoomRequest) -> None:
         """Queues a cache of this kind until a decode worker reports room for it, or until none is left."""
         self.room_queue.join(key, kind, request)
+        self._decoding = {link for link in self.decode if link.usable}
         self._offer_room(kind)
         self._give_up_where_none_is_left(kind)
 
@@ -149,7 +150,7 @@ class Fleet:
 
     def _worker_changed(self, link: WorkerLink) -> None:
         """Serves the queue after a worker reported its load, appeared or left."""
-        if link.role != "decode":
+        if link.role != "decode" or not self.room_queue:
             return
         if link.usable and self.links.get(link.address) is link:
             self._decoding.add(link)

@@ -96,7 +96,8 @@ class Flow:
     def begin(self) -> None:
         """Places the prompt. Raises RouterError if no worker can take it."""
         self._enter(ChoiceGroup(self.prompt, self.request.id, tuple(range(self.request.n))))
-        self._raise_error()
+        if self._error is not None:
+            raise self._error
 
     def finish(self, choice: int) -> None:
         """The reader needs no more of this choice."""
@@ -113,15 +114,12 @@ class Flow:
     # Events
 
     def _react(self, group: ChoiceGroup, event: events.Event) -> list[Emit]:
+        """Raises the error that ends the request, after every action for the event is performed."""
         self._run(group, event)
-        self._raise_error()
-        emits, self._emits = self._emits, []
-        return emits
-
-    def _raise_error(self) -> None:
-        """Only here, when every action of an event is performed: none of them is left out for a failure."""
         if self._error is not None:
             raise self._error
+        emits, self._emits = self._emits, []
+        return emits
 
     def _receive(self, group: ChoiceGroup, leg: RemoteLeg, role: str, message: pb.Event | None) -> list[Emit]:
         recompute = self._fleet.policy.on_transfer_failure == "recompute"

@@ -58,13 +58,15 @@ class World:
         self.chance = chance
         self.hostile = chance.choice(_SOFT) if hostile else None
         self.spares_prefill = self.hostile != pb.OVERLOADED and chance.random() < 0.5
+        self.refusals = chance.choice((0.05, 0.25))  # how often a new leg is refused
+        self.slow = chance.random() < 0.5  # prefill's tokens are overtaken by the messages of others
         n, self.most = chance.randint(1, 3), chance.randint(1, 6)
         self.lengths = [chance.randint(1, self.most) for _ in range(n)]
         self.alive = set(PREFILL + DECODE)
         self.legs: list[ModelLeg] = []
         self.leases: dict[tuple[str, int], Lease] = {}
         self.started: set[tuple[str, int, int]] = set()
-        self.timers: list[tuple[ChoiceGroup, events.TimerFired]] = []
+        self.later: list[tuple[ChoiceGroup, events.Event]] = []  # timers, and what reaches the group late
         self.queue: dict[ChoiceGroup, bool] = {}  # all with a place; True = waits now
         self.outputs: list[list[int]] = [[] for _ in range(n)]
         self.finished = [False] * n
@@ -109,7 +111,7 @@ class World:
 
     def _can_continue(self, group: ChoiceGroup) -> bool:
         """Liveness: the group has a leg, waits for room, or waits for a timer."""
-        timer = any(who is group for who, _ in self.timers)
+        timer = any(who is group for who, _ in self.later)
         return bool(group.prefill or group.decode or timer or self.queue.get(group))
 
     def _perform(self, group: ChoiceGroup, action: actions.Action) -> None:
@@ -128,7 +130,7 @@ class World:
                 self._emit(action)
             case actions.SetTimer(timer, seconds, leg):
                 assert 0 < seconds <= 2
-                self.timers.append((group, events.TimerFired(timer, leg)))
+                self.later.append((group, events.TimerFired(timer, leg)))
             case actions.WaitForRoom() | actions.HoldPlace() | actions.LeaveQueue():
                 self._queue(group, action)
             case _:
@@ -196,6 +198,7 @@ class World:
         if not self.chance.randrange(3):
             model.outbox.clear()  # else they are on their way already, and arrive after all
         if cancel is None:
+            assert model.state == "ended", "what still runs on a worker is cancelled"
             return
         assert cancel >= leg.attempt
         for other in self.legs:
@@ -247,7 +250,7 @@ class World:
         if model.state == "new":
             if self.hostile is not None and not (self.spares_prefill and model.leg.phase == pb.PREFILL):
                 self._fail(model, self.hostile)
-            elif chaos and chaos < 0.25:
+            elif chaos and chaos < self.refusals:
                 rare = () if chaos > 0.01 else (pb.INVALID, pb.DEADLINE)
                 full = (pb.OVERLOADED,) * len(_SOFT) if model.source else ()  # as often as all others
                 self._fail(model, self.chance.choice(rare or _SOFT + full))
@@ -310,7 +313,7 @@ class World:
             if model.leg.worker == worker:
                 self._end(model)
                 if model.open and None not in model.outbox:
-                    del model.outbox[self.chance.randint(0, len(model.outbox)) :]
+                    del model.outbox[self.chance.choice((0, self.chance.randint(0, len(model.outbox)))) :]
                     model.outbox.append(None)
 
     # The walk
@@ -319,26 +322,28 @@ class World:
 
     def step(self) -> bool:
         """Lets one possible thing happen. Returns False if nothing is left to happen."""
-        deliver = [m for m in self.legs if m.outbox]
+        slow = self.slow and not self.fair and self.chance.random() < 0.95
+        deliver = [m for m in self.legs if m.outbox and not (slow and self._first_tokens(m))]
         working = [m for m in self.legs if m.state != "ended" and self._can_work(m)]
-        choices = [*("deliver" for _ in deliver), *("work" for _ in working), *("timer" for _ in self.timers)]
+        choices = [*("deliver" for _ in deliver), *("work" for _ in working), *("later" for _ in self.later)]
         if any(self.queue.values()):
             choices.append("room")
         if not self.fair:
-            choices += ["kill", "restart", "reader"] if self.chance.random() < 0.15 else []
+            choices += ["kill", "kill", "restart", "reader"] if self.chance.random() < 0.3 else []
         if not choices:
-            return False
+            return slow
         match self.chance.choice(choices):
             case "deliver":
                 self._deliver(self.chance.choice(deliver))
             case "work":
                 self.work(self.chance.choice(working))
-            case "timer":
-                self.send(*self.timers.pop(self.chance.randrange(len(self.timers))))
+            case "later":
+                self.send(*self.later.pop(self.chance.randrange(len(self.later))))
             case "room":
                 self._room()
             case "kill":
-                one = (self.chance.choice(PREFILL + DECODE),)
+                talking = [m.leg.worker for m in self.legs if m.outbox]  # what they sent last may be lost
+                one = (self.chance.choice(talking or PREFILL + DECODE),)
                 for worker in self.chance.choice((one, DECODE)):
                     self.kill(worker)
             case "restart":
@@ -346,6 +351,11 @@ class World:
             case "reader":
                 self._reader()
         return True
+
+    @staticmethod
+    def _first_tokens(model: ModelLeg) -> bool:
+        message = model.outbox[0]
+        return model.leg.phase == pb.PREFILL and message is not None and message.HasField("tokens")
 
     def _can_work(self, model: ModelLeg) -> bool:
         """Whether the worker has something to do; a pull waits for its prompt, and a finished prompt for its pull."""
@@ -363,10 +373,11 @@ class World:
 
     def _room(self) -> None:
         group = next(group for group, waits in self.queue.items() if waits)
-        able = [w for w in DECODE if w in self.alive]
-        if able:
+        if able := [w for w in DECODE if w in self.alive]:
             self.queue[group] = False  # as the fleet does before it grants room
-        self.send(group, events.RoomGranted(self.chance.choice(able)) if able else events.NoRoomLeft())
+            self.send(group, events.RoomGranted(self.chance.choice(able)))
+        else:
+            self.later.append((group, events.NoRoomLeft()))
 
     def _reader(self) -> None:
         choice = self.chance.randrange(len(self.outputs))
