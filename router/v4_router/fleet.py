@@ -136,7 +136,8 @@ class Fleet:
         self.room_queue.join(key, kind, request)
         self._decoding = {link for link in self.decode if link.usable}
         self._offer_room(kind)
-        self._give_up_where_none_is_left(kind)
+        if self.room_queue.kind_of(key) is not None and self.partner(request.avoid, kind) is None:
+            request.give_up()
 
     def stop_waiting(self, key: Hashable, *, keep_place: bool) -> None:
         """Takes `key` out of the queue; with `keep_place`, only until it waits again."""

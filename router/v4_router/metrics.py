@@ -78,8 +78,8 @@ class Metrics:
     def _requests(self) -> None:
         self.requests = self._counter(
             "v4serve_requests",
-            "Requests that ended, by interface (other: a request for neither, without a known key) and by how they "
-            "ended: ok, client_gone, cancelled (by the end of the router), or the HTTP status of the error",
+            "Requests that ended, by interface (other: neither of them, and without a known key) and by outcome: ok, "
+            "client_gone, cancelled (the router stopped), or the HTTP status of the error",
             "endpoint",
             "outcome",
         )
@@ -89,84 +89,87 @@ class Metrics:
         self.requests.labels(OTHER, str(Unauthorized.status))
         self.choices = self._counter(
             "v4serve_choices",
-            "Choices that ended, each of its request's n, by finish reason: stop, length, abort (the client left, or "
-            "the router ended), or error (the request failed before them, with a status of 5xx)",
+            "Choices that ended, n for each request, by finish reason: stop, length, abort (the client disconnected or "
+            "the router stopped), or error (the request failed before they finished, with a status of 5xx)",
             "reason",
         )
         for reason in _FINISHES:
             self.choices.labels(reason)
         self.without_token = self._counter(
             "v4serve_requests_without_token",
-            "Requests that ended by the service's fault (a status of 5xx, or cancelled by the end of the router) "
+            "Requests that failed by the service's fault (a status of 5xx, or cancelled because the router stopped) "
             "before any token reached the client",
         )
 
     def _durations(self) -> None:
         self.ttft = self._seconds("v4serve_time_to_first_token", "Seconds from a request's arrival to its first token")
         self.itl = self._seconds(
-            "v4serve_inter_token_latency", "Seconds between two tokens of one choice, as they reach the router"
+            "v4serve_inter_token_latency", "Seconds between two tokens of one choice, as the router receives them"
         )
         self.duration = self._seconds(
             "v4serve_request_duration",
-            "Seconds from a request's arrival to its last token; only of requests that ended well",
+            "Seconds from a request's arrival to its last token, for requests that succeeded",
         )
         self.queue = self._seconds(
             "v4serve_request_queue",
-            "Seconds from a request's arrival until a worker began with it: reading, tokenizing, placing, waiting",
+            "Seconds from a request's arrival until a worker began to compute it: reading the body, tokenizing, "
+            "placing and queueing",
         )
         self.prefill = self._seconds(
-            "v4serve_request_prefill", "Seconds from when a worker began with a request until its first token"
+            "v4serve_request_prefill", "Seconds from when a worker began to compute a request until its first token"
         )
         self.decode = self._seconds(
             "v4serve_request_decode",
-            "Seconds from a request's first to its last token; only of requests that ended well",
+            "Seconds from a request's first to its last token, for requests that succeeded",
         )
         self.estimated_ttft = self._seconds(
             "v4serve_estimated_time_to_first_token",
-            "Seconds until the first token that the router expected when it placed a prompt: tokens to be computed "
-            "before it is done, by the prefill worker's pace",
+            "Seconds until a prompt's first token, as estimated at its placement: tokens to compute until the prompt "
+            "is done, divided by the measured rate of the prefill worker",
         )
         self.ttft_error = self._histogram(
             "v4serve_time_to_first_token_error_ratio",
-            "Seconds from the placement of a prompt to its first token, divided by what the router expected; "
-            "1 = as expected, more = slower",
+            "Seconds from the placement of a prompt to its first token, divided by the router's estimate; 1 = as "
+            "estimated, more = slower",
             _RATIOS,
         )
 
     def _tokens(self) -> None:
         self.request_prompt_tokens = self._histogram(
-            "v4serve_request_prompt_tokens", "Prompt tokens of a request that ended well", TOKENS
+            "v4serve_request_prompt_tokens", "Prompt tokens of a request that succeeded", TOKENS
         )
         self.request_generated_tokens = self._histogram(
             "v4serve_request_generated_tokens",
-            "Tokens generated for a request that ended well, all its choices together",
+            "Tokens generated for all choices of a request that succeeded",
             TOKENS,
         )
-        self.prompt_tokens = self._counter("v4serve_prompt_tokens", "Tokens of prompts that a worker began with")
+        self.prompt_tokens = self._counter("v4serve_prompt_tokens", "Tokens of prompts that a worker began to compute")
         self.cached_tokens = self._counter(
             "v4serve_cached_prompt_tokens",
-            "Tokens of prompts that a worker began with and had in its cache, so that they were not computed again",
+            "Tokens of prompts that were found in a worker's cache, so that they were not computed again",
         )
-        self.generated_tokens = self._counter("v4serve_generated_tokens", "Tokens generated, as they reach the router")
+        self.generated_tokens = self._counter(
+            "v4serve_generated_tokens", "Tokens generated, counted when the router receives them"
+        )
 
     def _placements(self) -> None:
         self.placements = self._counter(
             "v4serve_placements",
-            "Placements of prompts, by reason: prefix (a worker has a part of it cached), least-queued, retry (after "
-            "another one failed), no-prefill-worker and no-prefill-left (a decode worker computes it alone)",
+            "Placements of prompts, by reason: prefix (the worker has a part of it cached), least-queued, retry (after "
+            "a failure), no-prefill-worker and no-prefill-left (a decode worker computes it alone)",
             "reason",
         )
         for reason in (*REASONS, RETRY):
             self.placements.labels(reason)
         self.elsewhere = self._counter(
             "v4serve_prefix_elsewhere_tokens",
-            "Prompt tokens that another prefill worker had cached and the chosen one had not, by the router's guess",
+            "Prompt tokens that another prefill worker had cached but the chosen one had not, by the router's guess",
         )
         self.probe_seconds = self._seconds(
-            "v4serve_probe", "Seconds until a worker was proven by a token of its own; only of probes that succeeded"
+            "v4serve_probe", "Seconds that a probe of a worker took, for probes that passed"
         )
         self.probe_failures = self._counter(
-            "v4serve_probe_failures", "Probes of workers of a role that brought no token", "role"
+            "v4serve_probe_failures", "Probes of workers that failed, by the role of the worker", "role"
         )
         for role in _ROLES:
             self.probe_failures.labels(role)
@@ -175,7 +178,7 @@ class Metrics:
         self.retries = self._counter(
             "v4serve_retries",
             "Legs of requests that failed and were placed again, by role of the worker and by reason; lost = the "
-            "worker's connection ended",
+            "connection to the worker was lost",
             "role",
             "reason",
         )
@@ -186,7 +189,7 @@ class Metrics:
             "v4serve_recomputations", "Prompts that had to be computed again after a failure"
         )
         self.migrations = self._counter(
-            "v4serve_migrations", "Choices that were continued on other workers from their tokens so far"
+            "v4serve_migrations", "Choices that continued on another worker from the tokens they already had"
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -209,10 +212,10 @@ class FleetCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yields the current samples."""
-        yield GaugeMetricFamily("v4serve_requests_running", "Requests that the router serves now", self._requests())
+        yield GaugeMetricFamily("v4serve_requests_running", "Requests that the router is serving", self._requests())
         yield GaugeMetricFamily(
             "v4serve_requests_waiting_for_room",
-            "Prompts whose caches wait at prefill workers until a decode worker has room for them",
+            "Prompts whose caches wait on prefill workers until a decode worker has room for them",
             len(self._fleet.room_queue),
         )
         labels = ("worker", "role")
@@ -222,7 +225,7 @@ class FleetCollector(Collector):
         )
         placed = CounterMetricFamily(
             "v4serve_placed_tokens",
-            "Prompt tokens placed on the worker: on prefill once a prompt, on decode once a choice",
+            "Prompt tokens placed on the worker: once for each prompt on prefill, once for each choice on decode",
             labels=labels,
         )
         for link in self._fleet.links.values():
