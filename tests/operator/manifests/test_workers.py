@@ -1,11 +1,12 @@
 """Pods of workers: restricted, complete, and open to what users add."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
 from tests.operator.world import SETTINGS, Obj, World, v4deployment
 from v4_core.logs import LogFormat
+from v4_core.settings import keys
 from v4_operator.manifests.model_source import model_source
 from v4_operator.manifests.pods import cores, requirements
 from v4_operator.manifests.router_objects import router_deployment
@@ -98,7 +99,7 @@ def test_pods_are_restricted(role: str) -> None:
 
 
 def test_every_argument_is_a_setting_of_workers() -> None:
-    known = {f"--{field.name.replace('_', '-')}" for field in fields(WorkerConfig)}
+    known = {key.flag for key in keys(WorkerConfig)}
     assert flags(pod_of()["spec"]["containers"][0]).keys() <= known
 
 
