@@ -37,7 +37,7 @@ check: $(DEV) ## Run the gates: lint, format, types, imports, layout
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/test_layout.py tests/core/v1
+	$(BIN)/python -m pytest -q tests/test_layout.py tests/test_imports.py tests/core/v1
 
 bench: $(DEV) ## Measure, each figure beside its yardstick
 	@for file in $$(grep -l '__main__' bench/*.py); do \

@@ -15,7 +15,7 @@ from v4_engine.sequence import Sequence
 from v4_kvtransfer.errors import TransferError
 from v4_kvtransfer.puller import Pulled, confirm, pull
 from v4_worker.leg import Leg
-from v4_worker.messages import event, firsts_of
+from v4_worker.messages import event_of, firsts_of
 
 _CONFIRM_SECONDS = 10.0
 
@@ -63,11 +63,11 @@ class DecodeLeg(Leg):
             return
         context.metrics.adopted(pulled, local * total(context.memory.geometry.block_spans))
         adopted = self._adopted(pulled, local)
-        self.stream.put(event(request, adopted=adopted))
+        self.stream.put(event_of(request, adopted=adopted))
         self._record_transfer(adopted)
         context.engine.post(lambda engine: engine.adopt(request.key, firsts))
         for choice, (_, finish) in firsts.items():
-            self.sent(choice, len(request.output), finish is not None)
+            self.mark_sent(choice, len(request.output), finish is not None)
 
     async def _pulled(self, sequence: Sequence) -> Pulled:
         context, tokens, tail = self.context, self.request.tokens, sequence.tail
@@ -110,7 +110,7 @@ class DecodeLeg(Leg):
 
     def _record_transfer(self, adopted: pb.Adopted) -> None:
         names = ("bytes", "wait_seconds", "blocks_pulled", "blocks_local")
-        self.spans.note({"source": self.start_message.source.address, **{n: getattr(adopted, n) for n in names}})
+        self.spans.annotate({"source": self.start_message.source.address, **{n: getattr(adopted, n) for n in names}})
         self.spans.enter("decode", time.monotonic())
 
     def _block_arrived(self, block: int) -> None:

@@ -4,7 +4,7 @@ from v4_core.v1 import worker_pb2 as pb
 from v4_engine.events import Admitted, Event, Parked, Progress
 from v4_kvtransfer.leases import End, Lease
 from v4_worker.leg import STOPPING, Leg
-from v4_worker.messages import event, first_of
+from v4_worker.messages import event_of, first_of
 
 
 class PrefillLeg(Leg):
@@ -12,23 +12,23 @@ class PrefillLeg(Leg):
 
     lease: Lease | None = None
 
-    def on_event(self, happened: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Handle an event of the engine about this request."""
         leases = self.context.leases
-        if isinstance(happened, Admitted):
+        if isinstance(event, Admitted):
             self.waits = False
             self.lease = leases.grant(*self.key[:2], self.request.tokens)
-            started = pb.Started(cached_tokens=happened.cached, lease=self.lease.id)
-            self.stream.put(event(self.request, started=started))
-        elif self.lease is not None and isinstance(happened, Progress):
-            leases.progress(self.lease.id, happened.slots, happened.complete)
-        elif self.lease is not None and isinstance(happened, Parked):
-            leases.finish(self.lease.id, happened.slots, happened.tail, [first_of(t) for t in happened.firsts])
+            started = pb.Started(cached_tokens=event.cached, lease=self.lease.id)
+            self.stream.put(event_of(self.request, started=started))
+        elif self.lease is not None and isinstance(event, Progress):
+            leases.progress(self.lease.id, event.slots, event.complete)
+        elif self.lease is not None and isinstance(event, Parked):
+            leases.finish(self.lease.id, event.slots, event.tail, [first_of(t) for t in event.firsts])
         else:
-            super().on_event(happened)
+            super().on_event(event)
 
-    def computed(self, now: float) -> None:
-        """The cache is complete. The transfer is a span of the decode worker."""
+    def prompt_computed(self, now: float) -> None:
+        """End the last span, because the cache is complete. The decode worker records a span for the transfer."""
         self.spans.end("finished", now)
 
     def being_read(self) -> bool:
@@ -36,12 +36,12 @@ class PrefillLeg(Leg):
         return self.lease is not None and self.context.leases.in_transfer(self.lease)
 
     def complete(self) -> None:
-        """All choices finished with their first token. Drops the unneeded lease, which ends the leg."""
+        """Drop the lease, because all choices finished with their first token. This ends the leg."""
         if self.lease is not None:
             self.context.leases.drop(self.lease.id, "unneeded")
 
     def hand_back(self) -> None:
-        """Fail the leg. The router has at most the first tokens, and another worker must compute the prompt again."""
+        """Fail the leg: another worker must compute the prompt again, because the cache ends with this process."""
         self.fail(pb.DRAINING, STOPPING)
 
     def lease_ended(self, lease: Lease, end: End) -> None:

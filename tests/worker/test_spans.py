@@ -46,11 +46,11 @@ def test_phases_follow_each_other(receiver: Receiver, spans: Tracing) -> None:
     phases = LegSpans(spans, START, "a:1")
     phases.enter("queue", now)
     phases.enter("prefill", now + 1)
-    phases.note({"cached_tokens": 256})
+    phases.annotate({"cached_tokens": 256})
     phases.enter("decode", now + 3)
     phases.end("finished", now + 6)
     phases.end("cancelled", now + 7)
-    phases.note({"late": 1})
+    phases.annotate({"late": 1})
     queue, prefill, decode = in_order(receiver, 3)
     assert [one.name for one in (queue, prefill, decode)] == ["queue", "prefill", "decode"]
     assert {one.parent for one in (queue, prefill, decode)} == {PARENT}
@@ -75,7 +75,7 @@ def test_a_failure_says_why(receiver: Receiver, spans: Tracing) -> None:
 def test_where_either_side_does_not_trace_there_is_no_span(receiver: Receiver, spans: Tracing) -> None:
     for phases in (LegSpans(spans, pb.Start(request="r1"), "a:1"), LegSpans(None, START, "a:1")):
         phases.enter("queue", 1.0)
-        phases.note({"a": 1})
+        phases.annotate({"a": 1})
         phases.end("finished", 2.0)
     spans.start("after", NO_CONTEXT, 1.0).end(2.0)
     assert [one.name for one in in_order(receiver, 1)] == ["after"]

@@ -382,7 +382,7 @@ async def test_a_bug_is_logged_with_its_request(
 
 
 async def test_channels_to_workers_that_are_gone_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_MOST_CHANNELS", 3)
+    monkeypatch.setattr(channels, "_MAX_CHANNELS", 3)
     node = await Node.start("decode")
     for i in range(10):
         node.send(start(prompt(5), pb.DECODE, f"r{i}", source=pb.Source(address=f"127.0.0.1:{i + 1}", lease=1)))

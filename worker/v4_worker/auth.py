@@ -14,7 +14,7 @@ _HEALTH = f"/{health.SERVICE_NAME}/"
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
-class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # it takes none at run time
+class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not subscriptable at run time
     """Refuses calls without the token before they reach the service."""
 
     def __init__(self, token: TokenFile) -> None:
@@ -24,12 +24,12 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # it ta
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]], details: grpc.HandlerCallDetails
     ) -> _Handler:
         """Returns the call's own handler, or one that refuses the call."""
-        if details.method.startswith(_HEALTH) or self._token.accepts(_shown(details)):
+        if details.method.startswith(_HEALTH) or self._token.accepts(_authorization(details)):
             return await continuation(details)
         return _REFUSAL
 
 
-def _shown(details: grpc.HandlerCallDetails) -> str:
+def _authorization(details: grpc.HandlerCallDetails) -> str:
     value = dict(details.invocation_metadata).get(METADATA_KEY, "")
     return value if isinstance(value, str) else ""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import grpc.aio
 
-_MOST_CHANNELS = 64  # kept open
+_MAX_CHANNELS = 64  # kept open, besides those that legs use
 # A dead peer is detected 15 s after its last sign of life. gRPC never starts the timer of keepalive_timeout (observed
 # in 1.85), so ping_timeout is what ends the connection.
 KEEPALIVE = (
@@ -35,7 +35,7 @@ class Channels:
         """The channel to the worker at `address`."""
         channel = self._channels.pop(address, None) or grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._channels[address] = channel
-        for old in list(self._channels)[:-_MOST_CHANNELS]:
+        for old in list(self._channels)[:-_MAX_CHANNELS]:
             if not self._in_use(old):
                 self._closing.append(asyncio.ensure_future(self._channels.pop(old).close(None)))
         self._closing = [task for task in self._closing if not task.done()]

@@ -31,10 +31,10 @@ class Condition:
 
     @property
     def not_ready(self) -> str:
-        """Why the worker takes no requests; empty if it does."""
+        """The reason why the worker accepts no requests; empty if it accepts them."""
         return _NOT_READY[self._state]
 
     @property
     def failed(self) -> str:
-        """Why the process cannot continue; empty if it can."""
+        """The reason why the process cannot continue; empty if it can."""
         return self.not_ready if self._state == "failed" else ""

@@ -142,7 +142,7 @@ def report_of(engine: Engine, events: list[Event], step: StepResult | None = Non
 
 
 def load_of(engine: Engine) -> pb.Load:
-    """The engine's load. The worker adds leases and transfers."""
+    """The engine's load. The worker adds `leases` and `draining`."""
     pool, scheduler = engine.pool, engine.scheduler
     queued = sum(s.remaining for s in (*scheduler.waiting, *scheduler.running) if s.remaining > 1)
     return pb.Load(

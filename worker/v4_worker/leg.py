@@ -16,7 +16,7 @@ from v4_engine.events import Admitted, Broken, Event, Token
 from v4_engine.sequence import Key, Request
 from v4_kvtransfer.leases import End, Lease
 from v4_worker.context import LegContext
-from v4_worker.messages import event, failed, token_event
+from v4_worker.messages import event_of, failed_event, token_event
 from v4_worker.spans import LegSpans
 from v4_worker.stream import RouterStream
 
@@ -28,8 +28,8 @@ STOPPING = "this worker is shutting down: send the request to another one"
 class Leg:
     """Submits the request to the engine, sends the engine's events to the router, and ends once."""
 
-    waits = True  # for admission: nothing is computed yet
-    first_span = "queue"
+    waits = True  # whether the request still waits for admission
+    first_span = "queue"  # name of the span from the leg's start
 
     def __init__(
         self,
@@ -42,10 +42,12 @@ class Leg:
         """`on_closed` is called once, when the leg ends."""
         self.context, self.request, self.start_message, self.stream = context, request, start, stream
         first = request.first_choice
-        self.open = dict.fromkeys(range(first, first + request.n), len(request.output))  # choice -> its next token
-        self.streaming = False  # the router has tokens of this leg, or prefill's first token and this leg its cache
+        self.open = dict.fromkeys(
+            range(first, first + request.n), len(request.output)
+        )  # choice -> index of its next token
+        self.streaming = False  # a first token was sent by this leg, or by prefill and this leg adopted the cache
         self.ended = False
-        self.generated = 0  # tokens, of all choices
+        self.generated = 0  # tokens of all choices
         self._on_closed = on_closed
         self._arrived = time.monotonic()
         self._admitted: float | None = None  # time of admission, until the first token
@@ -90,37 +92,37 @@ class Leg:
             limit = self.context.max_waiting
             self.fail(pb.OVERLOADED, f"{limit} requests are already waiting on this worker: try again later")
 
-    def measure(self, happened: Event, now: float) -> None:
+    def measure(self, event: Event, now: float) -> None:
         """Record the prompt's queue time and prefill time. `now` is a time of time.monotonic()."""
-        if isinstance(happened, Admitted):
+        if isinstance(event, Admitted):
             self._admitted = now
             self.context.metrics.prompt_queue.observe(now - self._arrived)
             self.spans.enter("prefill", now)
-            self.spans.note({"prompt_tokens": len(self.request.prompt), "cached_tokens": happened.cached})
-        elif isinstance(happened, Token):
+            self.spans.annotate({"prompt_tokens": len(self.request.prompt), "cached_tokens": event.cached})
+        elif isinstance(event, Token):
             self.generated += 1
             if self._admitted is not None:
                 self.context.metrics.prompt_prefill.observe(now - self._admitted)
                 self._admitted = None
-                self.computed(now)
+                self.prompt_computed(now)
 
-    def computed(self, now: float) -> None:
-        """The whole prompt is computed and its first token is sampled."""
+    def prompt_computed(self, now: float) -> None:
+        """Called when the whole prompt is computed and its first token is sampled."""
         self.spans.enter("decode", now)
 
-    def on_event(self, happened: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Handle an event of the engine about this request."""
-        if isinstance(happened, Admitted):
+        if isinstance(event, Admitted):
             self.waits = False
-            self.stream.put(event(self.request, started=pb.Started(cached_tokens=happened.cached)))
-        elif isinstance(happened, Token):
-            self.stream.put(token_event(happened))
-            self.sent(happened.choice, happened.index, happened.finish is not None)
-        elif isinstance(happened, Broken):
-            self.fail(pb.INTERNAL, happened.message)
+            self.stream.put(event_of(self.request, started=pb.Started(cached_tokens=event.cached)))
+        elif isinstance(event, Token):
+            self.stream.put(token_event(event))
+            self.mark_sent(event.choice, event.index, event.finish is not None)
+        elif isinstance(event, Broken):
+            self.fail(pb.INTERNAL, event.message)
 
-    def sent(self, choice: int, index: int, finished: bool) -> None:
-        """The output of `choice` up to and including `index` was sent. The leg ends with its last choice."""
+    def mark_sent(self, choice: int, index: int, finished: bool) -> None:
+        """Record that `choice` was sent up to the token at `index`. The leg ends when its last choice is finished."""
         self.streaming = True
         if finished:
             self.open.pop(choice, None)
@@ -130,7 +132,7 @@ class Leg:
             self.complete()
 
     def complete(self) -> None:
-        """All choices have finished, and the engine has already freed them."""
+        """End the leg after all its choices have finished. The engine has already freed their memory."""
         self._end_span("finished")
         self.close()
 
@@ -139,13 +141,13 @@ class Leg:
         return False
 
     def hand_back(self) -> None:
-        """End the leg so that the router continues each open choice on another worker, after the tokens it has."""
+        """End the leg so that the router continues each open choice on another worker, after the tokens it received."""
         if not self.streaming:
             self.fail(pb.DRAINING, STOPPING)
             return
         for choice, index in self.open.items():
             tokens = pb.Tokens(choice=choice, start=index, finish=pb.MIGRATE)
-            self.stream.put(event(self.request, tokens=tokens))
+            self.stream.put(event_of(self.request, tokens=tokens))
         self.stream.flush()
         self._end_span("handed_back")
         self.cancel()
@@ -154,7 +156,7 @@ class Leg:
         """End the leg, send the reason to the router, and free the engine's memory."""
         if not self.ended:
             self._end_span(pb.Reason.Name(reason).lower(), message)
-            self.stream.put(failed(self.request, reason, message))
+            self.stream.put(failed_event(self.request, reason, message))
             self.stream.flush()
             self.cancel()
 
@@ -181,7 +183,7 @@ class Leg:
 
     def _end_span(self, how: str, failure: str = "") -> None:
         """End the present span, if it has not ended: the first call decides how the leg ended."""
-        self.spans.note({"generated_tokens": self.generated})
+        self.spans.annotate({"generated_tokens": self.generated})
         self.spans.end(how, time.monotonic(), failure)
 
     def _expire(self) -> None:

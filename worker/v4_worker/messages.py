@@ -41,14 +41,14 @@ def _ids(packed: bytes) -> list[int]:
         raise RequestError("packed token ids must be a multiple of 4 bytes") from None
 
 
-def event(request: Request, **kind: object) -> pb.Event:
-    """An event of a request, e.g. event(r, started=pb.Started(...))."""
+def event_of(request: Request, **kind: object) -> pb.Event:
+    """An event of a request, e.g. event_of(r, started=pb.Started(...))."""
     return pb.Event(request=request.key[0], attempt=request.key[1], **kind)  # type: ignore[arg-type]
 
 
-def failed(request: Request, reason: pb.Reason, message: str) -> pb.Event:
-    """The event that a leg ended without finishing."""
-    return event(request, failed=pb.Failed(reason=reason, message=message))
+def failed_event(request: Request, reason: pb.Reason, message: str) -> pb.Event:
+    """The event for a leg that ended without finishing."""
+    return event_of(request, failed=pb.Failed(reason=reason, message=message))
 
 
 def token_event(token: Token) -> pb.Event:
@@ -61,7 +61,7 @@ def token_event(token: Token) -> pb.Event:
     )
     if token.drawn.logprob is not None:
         message.logprobs.append(_logprobs(token.drawn))
-    return event(token.request, tokens=message)
+    return event_of(token.request, tokens=message)
 
 
 def first_of(token: Token) -> pb.First:
@@ -80,7 +80,9 @@ def firsts_of(final: pb.Final, request: Request) -> dict[int, tuple[int, Finish 
     firsts = {first.choice: (first.id, _FINISH_OF[first.finish]) for first in final.firsts}
     wanted = set(range(request.first_choice, request.first_choice + request.n))
     if set(firsts) != wanted or len(final.firsts) != request.n:
-        raise RequestError(f"the cache came with first tokens of choices {sorted(firsts)}, not of {sorted(wanted)}")
+        raise RequestError(
+            f"the cache has first tokens of choices {sorted(firsts)}, but the request has choices {sorted(wanted)}"
+        )
     return firsts
 
 

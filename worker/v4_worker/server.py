@@ -51,7 +51,7 @@ class WorkerService(pb_grpc.WorkerServicer):
             while (message := await stream.next()) is not None:
                 yield message
         finally:
-            worker.lost(stream)
+            worker.drop_stream(stream)
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)  # a router may end its stream in any way
 

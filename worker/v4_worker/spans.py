@@ -1,4 +1,4 @@
-"""The trace spans of one leg: one after another, each a child of the router's span. Knows no phase by name.
+"""The trace spans of one leg, one after another, each a child of the router's span. Knows no phase by name.
 
 Does nothing if this process does not trace or the router sent no trace context.
 """
@@ -10,7 +10,7 @@ from v4_core.v1 import worker_pb2 as pb
 
 
 class LegSpans:
-    """The spans of one leg from its start. Times are those of time.monotonic()."""
+    """The spans of one leg. All times are values of time.monotonic()."""
 
     def __init__(self, tracing: Tracing | None, start: pb.Start, worker: str) -> None:
         """`worker` is the address of this worker."""
@@ -34,7 +34,7 @@ class LegSpans:
                 self._span.end(at)
             self._span = self._tracing.start(name, self._parent, at, self._common)
 
-    def note(self, facts: Attributes) -> None:
+    def annotate(self, facts: Attributes) -> None:
         """Add attributes to the present span. Their names get the prefix `v4serve.`."""
         if self._span is not None:
             self._span.set({f"v4serve.{name}": fact for name, fact in facts.items()})

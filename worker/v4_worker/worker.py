@@ -108,7 +108,7 @@ class Worker:
     def _legs_of(self, request: str, stream: RouterStream) -> list[Leg]:
         return [leg for leg in self.legs.values() if leg.key[0] == request and leg.stream is stream]
 
-    def lost(self, stream: RouterStream) -> None:
+    def drop_stream(self, stream: RouterStream) -> None:
         """Cancel everything that a router started here, after its stream ended."""
         self.streams.discard(stream)
         for leg in [leg for leg in self.legs.values() if leg.stream is stream]:
