@@ -17,7 +17,7 @@ from tests.released.record import COMMANDS, flags
 from v4_operator.desired import desired_state
 from v4_operator.observed.live import Observed
 from v4_operator.spec.check import check
-from v4_operator.spec.v4deployment import parse
+from v4_operator.spec.parse import parse
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), ROOT / "charts/v4serve/README.md"]

@@ -24,9 +24,10 @@ from v4_operator.observed.fleet_view import FleetView
 from v4_operator.observed.live import Live, Observed
 from v4_operator.observed.objects import label
 from v4_operator.spec.check import check
+from v4_operator.spec.parse import SpecError, parse
 from v4_operator.spec.problem import Problem
 from v4_operator.spec.size import Size
-from v4_operator.spec.v4deployment import SpecError, V4Deployment, parse
+from v4_operator.spec.v4deployment import V4Deployment
 from v4_operator.state.revision import revision, router_image, worker_image
 from v4_operator.state.revision_states import remembered, revision_states
 from v4_operator.state.rollout import Wish, targets

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.chart.helm import CHART
-from v4_operator.spec.v4deployment import parse
+from v4_operator.spec.parse import parse
 
 SCRIPT = CHART / "files" / "chat.py"
 DEPLOYMENT = "/apis/v4serve.dev/v1alpha1/namespaces/team/v4deployments/test-v4serve"

@@ -12,7 +12,7 @@ from tests.chart.helm import CHART, Helm, find, nested
 from v4_core.kubernetes import API_KEY_ENTRY, KIND, VERSION
 from v4_operator.manifests.router_objects import endpoint
 from v4_operator.manifests.secret_objects import keys_secret
-from v4_operator.spec.v4deployment import parse
+from v4_operator.spec.parse import parse
 
 ROOT = CHART.parents[1]
 DEMO = yaml.safe_load((ROOT / "examples" / "demo.yaml").read_text(encoding="utf-8"))

@@ -19,7 +19,8 @@ from v4_operator.manifests.settings import Settings
 from v4_operator.observed.compare import CREATE_ONLY_ANNOTATION
 from v4_operator.observed.live import Observed
 from v4_operator.process import run
-from v4_operator.spec.v4deployment import V4Deployment, parse
+from v4_operator.spec.parse import parse
+from v4_operator.spec.v4deployment import V4Deployment
 
 
 def few_objects(parent: Json, observed: Observed, settings: Settings) -> DesiredState:

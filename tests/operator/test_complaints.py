@@ -11,7 +11,7 @@ from tests.operator.world import SETTINGS, Obj, World, parent
 from tests.operator.wrong import manifest
 from v4_operator.desired import desired_state
 from v4_operator.observed.live import Observed
-from v4_operator.spec.v4deployment import parse
+from v4_operator.spec.parse import parse
 
 _LONGEST_NAME = 40
 _TWO_OF_EACH: Obj = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}}

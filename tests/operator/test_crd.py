@@ -16,8 +16,9 @@ from v4_core.profiles import PROFILES
 from v4_core.settings import keys
 from v4_operator.manifests.router_objects import router_deployment
 from v4_operator.spec.accelerators import ACCELERATORS
+from v4_operator.spec.parse import parse
 from v4_operator.spec.syntax import LABEL, LABEL_VALUE, REPOSITORY, SUBDOMAIN, Rule
-from v4_operator.spec.v4deployment import Placement, Source, Transport, parse
+from v4_operator.spec.v4deployment import Placement, Source, Transport
 from v4_router.config import RouterConfig
 from v4_worker.config import WorkerConfig
 

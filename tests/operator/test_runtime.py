@@ -21,7 +21,8 @@ from v4_operator.manifests.settings import Settings
 from v4_operator.metrics import REGISTRY
 from v4_operator.observed.live import Observed
 from v4_operator.runtime import Runtime
-from v4_operator.spec.v4deployment import SpecError, V4Deployment, parse
+from v4_operator.spec.parse import SpecError, parse
+from v4_operator.spec.v4deployment import V4Deployment
 from v4_operator.state import history
 
 PARENT = "/apis/v4serve.dev/v1alpha1/namespaces/n/v4deployments/d"

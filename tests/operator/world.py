@@ -15,7 +15,8 @@ from v4_operator.desired import DesiredState, desired_state
 from v4_operator.manifests.settings import Settings
 from v4_operator.observed.compare import controller, create_only, needs_write, stamped, upkept
 from v4_operator.observed.live import Observed
-from v4_operator.spec.v4deployment import V4Deployment, parse
+from v4_operator.spec.parse import parse
+from v4_operator.spec.v4deployment import V4Deployment
 
 Obj = dict[str, Any]
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,7 +15,8 @@ from v4_operator.manifests.names import child, metadata, short_digest
 from v4_operator.manifests.settings import Settings
 from v4_operator.observed.compare import controller
 from v4_operator.spec.check import check
-from v4_operator.spec.v4deployment import SpecError, V4Deployment, parse
+from v4_operator.spec.parse import SpecError, parse
+from v4_operator.spec.v4deployment import V4Deployment
 
 _PART = "spec"
 _GENERATION_ANNOTATION = f"{GROUP}/generation"

@@ -13,7 +13,8 @@ from v4_models import DEMO_MODEL
 from v4_operator.spec.accelerators import ACCELERATORS
 from v4_operator.spec.capacity import Capacity, cache_bytes, device_memory, planned, weights_of_device
 from v4_operator.spec.check import check
-from v4_operator.spec.v4deployment import V4Deployment, parse
+from v4_operator.spec.parse import parse
+from v4_operator.spec.v4deployment import V4Deployment
 from v4_worker.engine_thread import load_of
 
 

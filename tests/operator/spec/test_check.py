@@ -9,8 +9,8 @@ from tests.operator.wrong import NEW, OLD, WRONG, Wrong, manifest
 from v4_core.kubernetes import WorkerRole
 from v4_operator.spec.accelerators import ACCELERATORS
 from v4_operator.spec.check import check
+from v4_operator.spec.parse import SpecError, parse
 from v4_operator.spec.problem import ENGINE_LACKS, Problem
-from v4_operator.spec.v4deployment import SpecError, parse
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from tests.operator.wrong import manifest
+from v4_operator.spec.parse import parse
 from v4_operator.spec.type_checks import type_problems
-from v4_operator.spec.v4deployment import parse
 
 RIGHT = """
 tolerations: [{key: a, operator: Exists, effect: NoSchedule, tolerationSeconds: 5}, {operator: Exists}]

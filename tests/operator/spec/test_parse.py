@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.operator.schema import SPEC, fields
 from tests.operator.wrong import manifest
 from v4_operator.spec.fields import quantity
+from v4_operator.spec.parse import SpecError, parse
 from v4_operator.spec.v4deployment import (
     Accelerator,
     Cache,
@@ -18,9 +19,7 @@ from v4_operator.spec.v4deployment import (
     Pool,
     Router,
     Spec,
-    SpecError,
     V4Deployment,
-    parse,
 )
 
 FULL = """
