@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from v4_core.config_json import WHOLE, fields, told_dtype
+from v4_core.config_json import WHOLE, fields, stated_dtype
 from v4_core.errors import ConfigError
 from v4_core.shards import is_quantised, most_bytes, stored_bytes
 
@@ -83,11 +83,11 @@ class ModelConfig:
         """Reads a checkpoint folder, or a `config.json` without weights. Raises ConfigError."""
         data = _parsed(path / "config.json" if path.is_dir() else path)
         config = cls.from_dict(data)
-        silent = told_dtype(data) is None
-        stored = stored_bytes(path) if path.is_dir() and (silent or config.quantised) else {}
+        unstated = stated_dtype(data) is None
+        stored = stored_bytes(path) if path.is_dir() and (unstated or config.quantised) else {}
         if not stored:
             return config
-        dtype = (most_bytes(stored) if silent else None) or config.dtype
+        dtype = (most_bytes(stored) if unstated else None) or config.dtype
         # A conversion to bf16 may leave `quantization_config` and `expert_dtype` in config.json.
         return replace(config, dtype=dtype, quantised=any(map(is_quantised, stored)))
 

@@ -94,12 +94,12 @@ def fields(data: Json) -> dict[str, Any]:
         "num_hash_layers": _hash_layers(data, len(ratios)),
         "eos_token_ids": token_ids(data, "eos_token_id"),
         "draft_layers": draft_layers,
-        "dtype": _DTYPES[told_dtype(data) or "bfloat16"],
+        "dtype": _DTYPES[stated_dtype(data) or "bfloat16"],
         "quantised": bool(data.get("quantization_config")) or data.get("expert_dtype") in ("fp4", "fp8"),
     }
 
 
-def told_dtype(data: Json) -> str | None:
+def stated_dtype(data: Json) -> str | None:
     """transformers' name of the unquantised weights' type; None if the config does not say it. Raises ConfigError."""
     name = agreed({"dtype": data.get("dtype"), "torch_dtype": data.get("torch_dtype")})
     if name is None or (isinstance(name, str) and name in _DTYPES):
@@ -155,13 +155,13 @@ def _by_type(data: Json, layers: int) -> tuple[int, ...]:
 
 def _hash_layers(data: Json, layers: int) -> int:
     """The number of leading layers that choose their experts by token id."""
-    told: dict[str, int] = {}
+    stated: dict[str, int] = {}
     if data.get("num_hash_layers") is not None:
-        told["num_hash_layers"] = whole(data, "num_hash_layers")
-    if data.get("mlp_layer_types") is not None or not told:
+        stated["num_hash_layers"] = whole(data, "num_hash_layers")
+    if data.get("mlp_layer_types") is not None or not stated:
         kinds = for_layers(data, "mlp_layer_types", layers)[:layers]
         count = kinds.count("hash_moe")
         if kinds != ["hash_moe"] * count + ["moe"] * (layers - count):
             raise ConfigError("mlp_layer_types must be hash_moe layers followed by moe layers")
-        told["the number of hash_moe in mlp_layer_types"] = count
-    return int(agreed(told))
+        stated["the number of hash_moe in mlp_layer_types"] = count
+    return int(agreed(stated))

@@ -55,8 +55,8 @@ def _groups(data: Json) -> dict[str, Json]:
 
 def _theta(places: dict[str, Json]) -> float:
     """The base on which all places agree. If none has it, the error names the field of the first place."""
-    told = {name: real_or_none(fields, name.rpartition(".")[2]) for name, fields in places.items()}
-    theta = agreed(told)
+    stated = {name: real_or_none(fields, name.rpartition(".")[2]) for name, fields in places.items()}
+    theta = agreed(stated)
     if theta is None:
         raise ConfigError(f"config.json lacks the field {next(iter(places))!r}")
     return float(theta)
@@ -65,16 +65,16 @@ def _theta(places: dict[str, Json]) -> float:
 def _rope_dim(data: Json, groups: dict[str, Json]) -> int:
     """The number of rotated channels, given as a number or as a fraction of the head's channels."""
     head_dim = whole(data, "head_dim")
-    told: dict[str, int | None] = {}
+    stated: dict[str, int | None] = {}
     if data.get("qk_rope_head_dim") is not None:
-        told["qk_rope_head_dim"] = whole(data, "qk_rope_head_dim")
+        stated["qk_rope_head_dim"] = whole(data, "qk_rope_head_dim")
     for prefix, fields in {"": data, **{f"{name}.": fields for name, fields in groups.items()}}.items():
         fraction = real_or_none(fields, "partial_rotary_factor")
         if fraction is not None:
             if not 0 < fraction <= 1:
                 raise ConfigError(f"config.json has {prefix}partial_rotary_factor={fraction}; it must be in (0, 1]")
-            told[f"head_dim * {prefix}partial_rotary_factor ({head_dim} * {fraction})"] = round(head_dim * fraction)
-    dim = agreed(told)
+            stated[f"head_dim * {prefix}partial_rotary_factor ({head_dim} * {fraction})"] = round(head_dim * fraction)
+    dim = agreed(stated)
     if dim is None:
         raise ConfigError("config.json lacks the field 'qk_rope_head_dim' or 'partial_rotary_factor'")
     return int(dim)

@@ -16,9 +16,9 @@ def refuse_unknown(what: str, data: Json, known: Collection[str], named: Collect
             raise ConfigError(unknown_key_message(what, key, named or known))
 
 
-def agreed(told: Mapping[str, Any]) -> Any:
+def agreed(stated: Mapping[str, Any]) -> Any:
     """The value on which all given fields agree; None if no field has one. Raises ConfigError if two contradict."""
-    given = [(name, found) for name, found in told.items() if found is not None]
+    given = [(name, found) for name, found in stated.items() if found is not None]
     for name, found in given[1:]:
         if found != given[0][1]:
             raise contradiction(*given[0], name, found)

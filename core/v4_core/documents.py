@@ -29,8 +29,6 @@ def parse_yaml(text: str) -> object:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise yaml.YAMLError("nested too deeply") from None
-    except (
-        ValueError,
-        AttributeError,
-    ) as error:  # raised by PyYAML's constructors of dates and numbers, for example for 2001-99-99
+    # PyYAML's constructors of dates and numbers raise these, for example for 2001-99-99.
+    except (ValueError, AttributeError) as error:
         raise yaml.YAMLError(f"a value cannot be read: {error}") from None

@@ -20,10 +20,10 @@ def held_ports(host: str, count: int) -> Iterator[list[int]]:
     with ExitStack() as stack:
         ports = []
         for _ in range(count):
-            one = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            one.bind((host, 0))
-            ports.append(int(one.getsockname()[1]))
+            held = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind((host, 0))
+            ports.append(int(held.getsockname()[1]))
         yield ports
 
 

@@ -17,7 +17,10 @@ _POLL_SECONDS = 1.0
 
 
 class Reloaded(Generic[T]):
-    """The parsed content of a file. `current` changes only inside `look`, or on the event loop that runs `follow`."""
+    """The parsed content of a file.
+
+    `current` changes only inside `reload_if_changed`, or on the event loop that runs `follow`.
+    """
 
     def __init__(self, path: Path, read: Callable[[Path], T], changed: Callable[[T], None] = lambda _: None) -> None:
         """Reads the file. `read` parses it and raises ConfigError if it is invalid, which this passes on.
@@ -32,25 +35,25 @@ class Reloaded(Generic[T]):
         """Checks the file every second until cancelled. The file is read in a thread, beside the event loop."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            if self._is_another():
-                self._take(await asyncio.to_thread(self._outcome))
+            if self._changed_since():
+                self._accept(await asyncio.to_thread(self._parse))
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Reads the file again if it has changed."""
-        if self._is_another():
-            self._take(self._outcome())
+        if self._changed_since():
+            self._accept(self._parse())
 
-    def _is_another(self) -> bool:
+    def _changed_since(self) -> bool:
         before, self._version = self._version, _version(self._path)
         return self._version != before
 
-    def _outcome(self) -> T | ConfigError:
+    def _parse(self) -> T | ConfigError:
         try:
             return self._read(self._path)
         except ConfigError as error:
             return error
 
-    def _take(self, outcome: T | ConfigError) -> None:
+    def _accept(self, outcome: T | ConfigError) -> None:
         if isinstance(outcome, ConfigError):
             log.error("%s; the former content stays in effect", outcome)
             return

@@ -35,8 +35,8 @@ def weight_files(folder: Path) -> list[Path]:
     files = _listed(folder)
     if not files:
         raise ConfigError(f"{folder} has no *.safetensors files: give the folder of a DeepSeek V4 checkpoint")
-    if lost := [file.name for file in files if not file.exists()]:
-        raise ConfigError(f"{folder} lacks shards that its index names: {', '.join(lost)}")
+    if missing := [file.name for file in files if not file.exists()]:
+        raise ConfigError(f"{folder} lacks shards that its index names: {', '.join(missing)}")
     return files
 
 

@@ -22,7 +22,7 @@ class TokenFile:
 
     def current(self) -> str:
         """The present token."""
-        self._file.look()
+        self._file.reload_if_changed()
         return self._file.current
 
     def accepts(self, shown: str) -> bool:

@@ -91,9 +91,9 @@ class Tracing:
             attributes,
             start_time=_nanoseconds(at),
         )
-        told: dict[str, str] = {}
-        self._propagator.inject(told, set_span_in_context(span))
-        return Span(span, Context(**told))
+        headers_of_span: dict[str, str] = {}
+        self._propagator.inject(headers_of_span, set_span_in_context(span))
+        return Span(span, Context(**headers_of_span))
 
     def close(self) -> None:
         """Exports the remaining spans, for at most 2 s."""

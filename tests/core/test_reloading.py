@@ -38,11 +38,11 @@ def swap(folder: Path, version: str, text: str) -> None:
 def test_new_content_is_told_of_and_old_content_is_not(mounted: Path) -> None:
     told: list[int] = []
     file = Reloaded(mounted, number, told.append)
-    file.look()
+    file.reload_if_changed()
     assert (file.current, told) == (1, [])
     swap(mounted.parent, "two", "2")
-    file.look()
-    file.look()
+    file.reload_if_changed()
+    file.reload_if_changed()
     assert told == [file.current] == [2]
 
 
@@ -50,16 +50,16 @@ def test_broken_content_changes_nothing_and_is_logged_once(mounted: Path, caplog
     file = Reloaded(mounted, number)
     swap(mounted.parent, "two", "two")
     with caplog.at_level(logging.ERROR):
-        file.look()
-        file.look()
+        file.reload_if_changed()
+        file.reload_if_changed()
     (record,) = caplog.records
     assert "'two'" in record.getMessage()
     assert "stays in effect" in record.getMessage()
     mounted.unlink()
-    file.look()
+    file.reload_if_changed()
     assert file.current == 1
     mounted.write_text("3")
-    file.look()
+    file.reload_if_changed()
     assert file.current == 3
 
 
@@ -76,14 +76,14 @@ def test_a_change_of_rights_alone_is_one(mounted: Path) -> None:
     file = Reloaded(mounted, read)
     readable = False
     swap(mounted.parent, "two", "2")
-    file.look()
+    file.reload_if_changed()
     assert file.current == 1
     readable = True
     before = os.stat(mounted).st_ctime_ns
     while os.stat(mounted).st_ctime_ns == before:  # the clock of file systems is coarse
         mounted.chmod(0o600)
         mounted.chmod(0o644)
-    file.look()
+    file.reload_if_changed()
     assert file.current == 2
 
 
@@ -95,7 +95,7 @@ def test_a_change_while_it_is_read_first_is_seen(mounted: Path) -> None:
         return found
 
     file = Reloaded(mounted, read)
-    file.look()
+    file.reload_if_changed()
     assert file.current == 2
 
 
