@@ -42,9 +42,8 @@ class Leg:
         """`on_closed` is called once, when the leg ends."""
         self.context, self.request, self.start_message, self.stream = context, request, start, stream
         first = request.first_choice
-        self.open = dict.fromkeys(
-            range(first, first + request.n), len(request.output)
-        )  # choice -> index of its next token
+        # Unfinished choices, each with the index of its next token.
+        self.open = dict.fromkeys(range(first, first + request.n), len(request.output))
         self.streaming = False  # a first token was sent by this leg, or by prefill and this leg adopted the cache
         self.ended = False
         self.generated = 0  # tokens of all choices
