@@ -53,17 +53,18 @@ class SchedulerConfig:
     scratch_tails: Annotated[int, INTERNAL] = SCRATCH_TAILS  # states inside chunks that one step can capture
 
     def __post_init__(self) -> None:
-        if self.max_sequences < 1 or self.scratch_tails < 0 or self.max_waiting < 0 or self.checkpoint_every < 0:
-            raise ConfigError(
-                "max_sequences must be at least 1; scratch_tails, max_waiting and checkpoint_every must not be negative"
-            )
+        for name, least in (("max_sequences", 1), ("max_waiting", 0), ("checkpoint_every", 0), ("scratch_tails", 0)):
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"{name} is {value}: give at least {least}")
         if self.chunk_tokens < self.max_sequences:
             raise ConfigError(
                 f"chunk_tokens ({self.chunk_tokens}) must be at least max_sequences ({self.max_sequences}): a step "
                 "computes one token of every decoding sequence before it computes any of a prompt"
             )
         if self.max_model_len < 0 or self.max_model_len == 1:
-            raise ConfigError("max_model_len must be at least 2, one token of prompt and one of output; or 0")
+            raise ConfigError(
+                f"max_model_len is {self.max_model_len}: give at least 2, for one token of prompt and one of output, or 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class EngineOptions:
     scheduler: Annotated[SchedulerConfig, FLAT] = field(default_factory=SchedulerConfig)
 
     def __post_init__(self) -> None:
-        if self.cache_bytes < 0 or self.slots < 0:
-            raise ConfigError("memory and slots must not be negative")
+        if self.slots < 0:
+            raise ConfigError(f"slots is {self.slots}: give at least 0")
         if self.slots and self.memory != "auto":
             raise ConfigError("slots and memory both size the cache: give one of them")
 
