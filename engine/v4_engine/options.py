@@ -63,7 +63,7 @@ class SchedulerConfig:
             )
         if self.max_model_len < 0 or self.max_model_len == 1:
             raise ConfigError(
-                f"max_model_len is {self.max_model_len}: give at least 2, for one token of prompt and one of output, or 0"
+                f"max_model_len is {self.max_model_len}: give at least 2, for a token of prompt and one of output; or 0"
             )
 
 
@@ -80,6 +80,7 @@ class EngineOptions:
     scheduler: Annotated[SchedulerConfig, FLAT] = field(default_factory=SchedulerConfig)
 
     def __post_init__(self) -> None:
+        _ = self.cache_bytes  # raises ConfigError if `memory` is not a size
         if self.slots < 0:
             raise ConfigError(f"slots is {self.slots}: give at least 0")
         if self.slots and self.memory != "auto":
