@@ -158,7 +158,7 @@ def test_another_operator_takes_over(idle: Installed) -> None:
             "InvalidSpec",
             "give one",
         ),
-        ({"decode": {"parallel": {"tensor": 2}}}, {"decode": {"parallel": None}}, "EngineLacks", "one device only"),
+        ({"decode": {"parallel": {"tensor": 2}}}, {"decode": {"parallel": None}}, "EngineLacks", "on a single device"),
     ],
     ids=["two that exclude each other", "what the engine lacks"],
 )

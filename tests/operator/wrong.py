@@ -130,7 +130,7 @@ WRONG = [
     Wrong(
         "path upwards", "model: {pvc: {claimName: w, path: ../../etc}}", "model.*'[.][.]'.*folder below|relative path"
     ),
-    Wrong("path upwards, inside", "model: {image: {reference: 'w:1', path: a/../../b}}", "relative path"),
+    Wrong("path upwards, inside", "model: {image: {reference: 'w:1', path: a/../../b}}", "folder below|relative path"),
     Wrong("path upwards, at last", "model: {hostPath: {path: /models/..}}", "'[.][.]'"),
     Wrong("path from the top", "model: {pvc: {claimName: w, path: /etc}}", "model.pvc.path is '/etc'", "schema"),
     Wrong("Secret of no name", "router: {apiKeysSecret: My Secret}", "router.apiKeysSecret is 'My Secret'", "schema"),
