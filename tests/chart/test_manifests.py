@@ -436,7 +436,7 @@ def test_names_that_look_like_numbers_stay_texts(helm: Helm) -> None:
         ("global.imageRegistry", "/mirror", "without a scheme"),
         ("image.router.repository", "docker://example.com/router", "without a scheme and without a tag"),
         ("image.worker.repository", "example.com/worker:1", "without a tag"),
-        ("image.worker.tag", "sha256:1234", "a digest is image.worker.digest"),
+        ("image.worker.tag", "sha256:1234", "a digest is set with image.worker.digest"),
     ],
 )
 def test_an_image_that_no_node_could_pull_is_refused(helm: Helm, name: str, value: str, says: str) -> None:

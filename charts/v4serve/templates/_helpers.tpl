@@ -65,7 +65,7 @@ app.kubernetes.io/component: operator
 {{- else -}}
 {{- $tag := .image.tag | default .context.Chart.AppVersion -}}
 {{- if not (regexMatch "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$" $tag) -}}
-{{- fail (printf "%s.tag: %q is not a valid tag: write at most 128 letters, digits, '_', '.' and '-'; set a digest with %s.digest" .name $tag .name) -}}
+{{- fail (printf "%s.tag: %q is not a valid tag: write at most 128 letters, digits, '_', '.' and '-'; a digest is set with %s.digest" .name $tag .name) -}}
 {{- end -}}
 {{- printf "%s:%s" $name $tag -}}
 {{- end -}}
