@@ -23,10 +23,10 @@ LOCAL := $(or $(wildcard $(DEV)),.venv/.local-$(KEY))
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(LOCAL) ## Serve the shipped model for one chat on this machine, and show what happened
+demo: $(LOCAL) ## Serve the included model for one chat on this machine, and show where its time went
 	@$(BIN)/v4serve demo
 
-serve: $(LOCAL) ## Serve the shipped model on port 8000 until Ctrl-C
+serve: $(LOCAL) ## Serve the included model on port 8000 until Ctrl-C
 	@$(BIN)/v4serve local $(ARGS)
 
 test: $(DEV) ## Run the gates and all tests, in two lanes
@@ -39,7 +39,7 @@ check: $(DEV) ## Run the gates: lint, format, types, imports, layout
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_layout.py tests/test_imports.py tests/core/v1
 
-bench: $(DEV) ## Measure, each figure beside its yardstick
+bench: $(DEV) ## Run all benchmarks; each figure is shown with a baseline
 	@for file in $$(grep -l '__main__' bench/*.py); do \
 		name=$$(basename "$$file" .py); echo "== bench.$$name"; $(BIN)/python -m "bench.$$name"; done
 
