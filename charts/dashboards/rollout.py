@@ -15,7 +15,7 @@ def make() -> Json:
     return dashboard(
         NAME,
         "v4serve / Operator and rollout",
-        "What V4Deployments want and have, which revisions run, and how the operator works.",
+        "Desired and actual state of V4Deployments, running revisions, and the operator's work.",
         [*variables(), found("operator", "Operator", "v4serve_operator_leader", "pod")],
         [_deployments(), _rollout(), _operator()],
     )
@@ -40,14 +40,14 @@ def _deployments() -> Row:
         ),
         stat(
             "Not Ready",
-            "For how many does the wanted revision not serve?",
+            "For how many V4Deployments does the desired revision not serve?",
             Look("none", steps=((1, "red"),)),
             Query(f"count({known} == 1) - ({_holding('Ready')})", "not ready"),
             height=8,
         ),
         stat(
             "Progressing",
-            "For how many is something being carried out?",
+            "For how many V4Deployments is a change being rolled out?",
             Look("none", steps=((1, "blue"),)),
             Query(_holding("Progressing"), "progressing"),
             height=8,
@@ -61,7 +61,7 @@ def _deployments() -> Row:
         ),
         table(
             "Conditions",
-            "What do deployments say of themselves, and why?",
+            "What are the conditions of the V4Deployments, and their reasons?",
             Look("none"),
             every,
             {
@@ -84,7 +84,7 @@ def _rollout() -> Row:
         "How far is a change?",
         lines(
             "Workers wanted, ready and of the wanted revision",
-            "Does a pool have what it should? The three lines of a role meet when a change is through.",
+            "Does a pool have the desired number of workers? The three lines of a role meet after a rollout.",
             Look("short"),
             Query(f"sum by (role, state) ({workers})", "{{role}} {{state}}"),
         ),
@@ -98,7 +98,7 @@ def _rollout() -> Row:
         ),
         lines(
             "Revisions of a deployment",
-            "Is an exchange going on? 1 outside of changes; 2 for long means stuck.",
+            "Is a new revision being rolled out? 1 = no; 2 for a long time means that the rollout is stuck.",
             Look("short", steps=((2, "orange"),)),
             Query(
                 f"max by (namespace, deployment) (v4serve_deployment_revisions{{{SCOPE}}})",
@@ -107,21 +107,21 @@ def _rollout() -> Row:
         ),
         lines(
             "Workers by state",
-            "Do new workers come up, and old ones leave?",
+            "Do new workers start, and old ones terminate?",
             Look("short", colors={"loading": "yellow", "ready": "green", "draining": "orange", "failed": "red"}),
             Query(f"sum by (state) ({select('v4serve_worker_state')})", "{{state}}"),
             stacked=True,
         ),
         lines(
             "Processes by version",
-            "Which versions of v4serve run beside each other?",
+            "Which versions of v4serve run at the same time?",
             Look("short"),
             Query(f"count by (role, version) ({select('v4serve_process_info')})", "{{role}} {{version}}"),
             stacked=True,
         ),
         lines(
             "Time to Ready",
-            "How long does a change take until the wanted revision serves?",
+            "How long does a change take until the desired revision serves?",
             Look("s"),
             *_quantiles("v4serve_operator_time_to_ready_seconds", "1h"),
         ),
@@ -136,14 +136,14 @@ def _operator() -> Row:
         "Does the operator keep up?",
         lines(
             "Reconciles by result",
-            "How often are deployments looked at, and how does it end?",
+            "How often are V4Deployments reconciled, and with which result?",
             Look("cps"),
             Query(_rate("v4serve_operator_reconciles_total", "result"), "{{result}}"),
             stacked=True,
         ),
         lines(
             "Duration of a reconcile",
-            "Is looking at a deployment slow?",
+            "Are reconciles slow?",
             Look("s"),
             *_quantiles("v4serve_operator_reconcile_seconds", "$__rate_interval"),
         ),
@@ -155,34 +155,34 @@ def _operator() -> Row:
         ),
         lines(
             "Errors",
-            "What does the operator fail at?",
+            "Which errors does the operator meet?",
             Look("cps"),
             Query(_rate("v4serve_operator_errors_total", "kind"), "{{kind}}"),
             stacked=True,
         ),
         lines(
             "Queue",
-            "Do deployments wait to be looked at?",
+            "Do V4Deployments wait to be reconciled?",
             Look("short"),
             Query(f"sum by (pod) (v4serve_operator_queue_length{{{_OPERATOR}}})", "{{pod}}"),
         ),
         lines(
             "Writes to the API server",
-            "What does the operator change? Outside of changes there should be close to nothing but the Lease.",
+            "Which objects does the operator write? Without changes, nearly all writes renew the Lease.",
             Look("cps"),
             Query(_rate("v4serve_operator_api_writes_total", "verb, kind"), "{{verb}} {{kind}}"),
             stacked=True,
         ),
         lines(
             "Watches that broke off",
-            "Is the way to the API server stable?",
+            "Is the connection to the API server stable?",
             Look("cps"),
             Query(_rate("v4serve_operator_watch_restarts_total", "kind"), "{{kind}}"),
             width=6,
         ),
         lines(
             "Leader",
-            "Which replica leads? The sum is 1, but for the moments of a change.",
+            "Which replica is the leader? The sum is 1, except briefly during a change of leader.",
             Look("short"),
             Query(f"sum by (pod) (v4serve_operator_leader{{{_OPERATOR}}})", "{{pod}}"),
             stacked=True,

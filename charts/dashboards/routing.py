@@ -67,7 +67,7 @@ def _placement() -> Row:
         ),
         heatmap(
             "Real over estimated time to first token",
-            "By what factor are estimates wrong? 1 is right; above it, requests took longer than thought.",
+            "By what factor are estimates wrong? 1 is exact; above 1, requests took longer than estimated.",
             "none",
             rate("v4serve_time_to_first_token_error_ratio_bucket", by="le"),
         ),
@@ -109,14 +109,14 @@ def _prefixes() -> Row:
         ),
         lines(
             "Hit ratio by worker",
-            "Does one worker miss what others hit?",
+            "Does one worker have a lower hit ratio than the others?",
             Look("percentunit", high=1),
             Query(f"{rate(_PREFIX, hit, 'pod')} / ({rate(_PREFIX, by='pod')} > 0)", "{{pod}}"),
             width=10,
         ),
         lines(
             "Evictions",
-            "For whom is cache thrown away? Blocks and checkpoints, by what needed the room.",
+            "Why are cached blocks and checkpoints evicted? Evictions by the reason for which memory was needed.",
             Look("cps"),
             Query(rate("v4serve_evictions_total", by="what, reason"), "{{what}} for {{reason}}"),
             stacked=True,
@@ -143,7 +143,7 @@ def _workers() -> Row:
         "What do routers see of workers?",
         table(
             "Workers",
-            "Which workers take requests, by the word of any router?",
+            "Which workers take requests, according to at least one router?",
             Look("none", names={0: ("takes none", "red"), 1: ("takes requests", "green")}),
             seen,
             {"role": "Role", "worker": "Worker"},
