@@ -11,7 +11,7 @@ from v4_core.blocks import BLOCK_TOKENS
 from v4_core.config import ModelConfig
 from v4_core.errors import ConfigError
 from v4_core.fingerprint import TensorDigest, fingerprint
-from v4_core.geometry import SCRATCH_TAILS, CacheGeometry
+from v4_core.geometry import CacheGeometry
 from v4_core.shards import weight_files
 from v4_engine.engine import Engine
 from v4_engine.options import EngineOptions, SchedulerConfig
@@ -71,7 +71,7 @@ def _allocate(g: CacheGeometry, o: EngineOptions, device: torch.device) -> tuple
     size = o.cache_bytes or _default_bytes(device, least)
     slots = o.slots or g.slots_within(size, sequences)
     scheduler = replace(scheduler, max_model_len=_max_model_len(g, o, slots, size))
-    return _memory(g, slots, sequences + SCRATCH_TAILS, device), scheduler
+    return _memory(g, slots, sequences + scheduler.scratch_tails, device), scheduler
 
 
 def _max_model_len(g: CacheGeometry, o: EngineOptions, slots: int, size: int) -> int:

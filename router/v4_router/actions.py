@@ -20,13 +20,6 @@ class Timer(Enum):
     LAST_TOKENS = "last tokens"  # for prefill's tokens to arrive, after its lease ended during a pull
 
 
-class Counted(Enum):
-    """What is counted without further detail."""
-
-    RECOMPUTATION = "recomputation"
-    MIGRATION = "migration"
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Choose the workers for a new attempt; answered by Placed or NotPlaced."""
@@ -117,10 +110,8 @@ class CountRetry:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Count something."""
-
-    what: Counted
+class CountRecomputation:
+    """Count a prompt that is computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +159,9 @@ class Fail:
     error: RouterError | None
 
 
-Record = LegBegan | CorrectPrefix | RecordTransfer | RecordFailure | CountRetry | Count  # changes nothing that runs
+Record = (
+    LegBegan | CorrectPrefix | RecordTransfer | RecordFailure | CountRetry | CountRecomputation
+)  # changes nothing that runs
 Action = (
     Record
     | Place

@@ -110,16 +110,28 @@ class Flow:
         """Cancels whatever still runs. Idempotent; may be called at any time."""
         for group in list(self._groups):
             self._run(group, events.Closed())
+        for leg, open_leg in self._legs.items():  # left only if performing an action raised an exception
+            open_leg.link.drop(leg.request, leg.attempt, leg.attempt)
+        self._legs.clear()
 
     # Events
 
     def _react(self, group: ChoiceGroup, event: events.Event) -> list[Emit]:
         """Raises the error that ends the request, after every action for the event is performed."""
         self._run(group, event)
+        return self._outcome()
+
+    def _outcome(self) -> list[Emit]:
         if self._error is not None:
             raise self._error
         emits, self._emits = self._emits, []
         return emits
+
+    def _granted(self, group: ChoiceGroup, worker: str) -> None:
+        """Called when a worker has room, outside of this request's notes: a note then raises a failure."""
+        self._run(group, events.RoomGranted(worker))
+        if self._error is not None:
+            self._inbox.post(self._outcome)
 
     def _receive(self, group: ChoiceGroup, leg: RemoteLeg, role: str, message: pb.Event | None) -> list[Emit]:
         recompute = self._fleet.policy.on_transfer_failure == "recompute"
@@ -155,6 +167,7 @@ class Flow:
             case actions.WaitForRoom() | actions.HoldPlace() | actions.LeaveQueue():
                 self._queue(group, action)
             case actions.Split() if self._error is None:
+                self._metrics.migrations.inc()
                 self._fleet.room_queue.inherit(group, action.group)
                 self._enter(action.group)
             case actions.Split():
@@ -206,7 +219,7 @@ class Flow:
                     group.tokens,
                     len(group.choices),
                     group.refused,
-                    lambda worker: self._run(group, events.RoomGranted(worker)),
+                    partial(self._granted, group),
                     lambda: self._inbox.post(partial(self._react, group, events.NoRoomLeft())),
                 )
                 self._fleet.wait_for_room(group, self._legs[action.prefill].link.kind, request)
@@ -230,10 +243,8 @@ class Flow:
             case actions.CountRetry(leg, reason):
                 role = "prefill" if leg.phase == pb.PREFILL else "decode"
                 self._metrics.retries.labels(role, _reason_name(reason)).inc()
-            case actions.Count(actions.Counted.RECOMPUTATION):
+            case actions.CountRecomputation():
                 self._metrics.recomputations.inc()
-            case actions.Count():
-                self._metrics.migrations.inc()
 
     def _mark(self, name: str, leg: RemoteLeg, facts: Attributes) -> None:
         if self.request.trace.traceparent:

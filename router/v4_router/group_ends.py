@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from v4_core.v1 import worker_pb2 as pb
-from v4_router.actions import Action, Count, Counted, Done, DropLeg, HoldPlace, LeaveQueue, Place, Split
+from v4_router.actions import Action, CountRecomputation, Done, DropLeg, HoldPlace, LeaveQueue, Place, Split
 from v4_router.choice_group import ChoiceGroup, Queue
 from v4_router.errors import RouterError
 
@@ -47,7 +47,7 @@ def restart(group: ChoiceGroup) -> Actions:
     choices = group.prompt.choices
     for c in group.choices:
         choices[c].early.clear()
-    yield Count(Counted.RECOMPUTATION)
+    yield CountRecomputation()
     if all(len(choices[c].ids) == group.base for c in group.choices):
         yield place(group)
         return
@@ -60,7 +60,6 @@ def restart(group: ChoiceGroup) -> Actions:
 def split(group: ChoiceGroup, choice: int) -> Actions:
     """Lets one choice continue alone."""
     group.prompt.splits += 1
-    yield Count(Counted.MIGRATION)
     yield Split(group.only(choice))
 
 

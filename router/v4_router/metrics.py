@@ -215,7 +215,7 @@ class FleetCollector(Collector):
         yield GaugeMetricFamily("v4serve_requests_running", "Requests that the router is serving", self._requests())
         yield GaugeMetricFamily(
             "v4serve_requests_waiting_for_room",
-            "Prompts whose caches wait on prefill workers until a decode worker has room for them",
+            "Caches that wait on prefill workers until a decode worker has room for them",
             len(self._fleet.room_queue),
         )
         labels = ("worker", "role")

@@ -155,7 +155,9 @@ class _Probe:
         self._decode = decode
         self._metrics = metrics
         self._began = prefill is None  # prefill admitted the request
-        self._failure = ""
+        self._failure = ""  # what a worker said of its failed leg
+        self._finish: str | None = None
+        self._error: ProbeFailed | None = None
         self._inbox: asyncio.Queue[tuple[RemoteLeg, pb.Event | None]] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -166,8 +168,13 @@ class _Probe:
                 await self._begin(self._prefill)
             while not self._group.over:
                 await self._next()
+            if self._prefill is not None and not self._group.adopted:
+                raise ProbeFailed(self._decode, "it sent tokens without adopting the cache")
+            if self._finish != "length":
+                raise ProbeFailed(self._decode, f"it ended after {self._finish} instead of two tokens")
         finally:
-            self._advance(events.Closed(), self._decode)
+            for action in advance(self._group, events.Closed()):
+                self._perform(action, self._decode)
 
     async def _begin(self, prefill: WorkerLink) -> None:
         try:
@@ -187,12 +194,18 @@ class _Probe:
         return self._prefill if leg.phase == pb.PREFILL and self._prefill is not None else self._decode
 
     def _advance(self, event: events.Event, link: WorkerLink) -> None:
-        """`link`: the worker to blame if the probe fails now."""
+        """`link`: the worker to blame if the probe fails now. Raises ProbeFailed after all actions are performed."""
         for action in advance(self._group, event):
             self._perform(action, link)
+        if self._error is not None:
+            raise self._error
 
     def _perform(self, action: actions.Action, link: WorkerLink) -> None:
         match action:
+            case actions.DropLeg(leg, cancel):
+                self._link(leg).drop(leg.request, leg.attempt, cancel)
+            case _ if self._error is not None:
+                pass  # after a failure, legs are dropped and nothing else is done
             case actions.Place():
                 prefill = None if self._prefill is None else self._prefill.address
                 self._advance(events.Placed(Placement(prefill, self._decode.address, LEAST_QUEUED)), link)
@@ -202,8 +215,8 @@ class _Probe:
                 start = start_message(self._group, action, _TIMEOUT_SECONDS)
                 deliver = partial(self._deliver, leg)
                 self._link(leg).start(start, action.uncached_tokens, deliver)
-            case actions.DropLeg(leg, cancel):
-                self._link(leg).drop(leg.request, leg.attempt, cancel)
+            case actions.EmitTokens():
+                self._finish = action.finish or self._finish
             case actions.LegBegan():
                 self._began = True
             case actions.RecordTransfer(leg, adopted):
@@ -212,9 +225,9 @@ class _Probe:
                 lost = reason == events.LOST
                 self._failure = "the worker was lost" if lost else f"{pb.Reason.Name(reason)}: {message}"
             case actions.CountRetry() | actions.WaitForRoom() | actions.Split():
-                raise ProbeFailed(link, self._failure or "the worker gave the request back")
+                self._error = ProbeFailed(link, self._failure or "the worker gave the request back")
             case actions.Fail(error):
-                raise ProbeFailed(link, self._failure or str(error))
+                self._error = ProbeFailed(link, self._failure or str(error))
 
     def _deliver(self, leg: RemoteLeg, message: pb.Event | None) -> None:
         self._inbox.put_nowait((leg, message))

@@ -225,7 +225,7 @@ class WorkerLink:
             self.pace = Pace()
             self.probed = False
         self.info = info
-        self._report(info.load)
+        self._report(info.load, fresh=True)
 
     async def _read(self, stub: Any) -> None:
         messages: AsyncIterator[pb.FromWorker]
@@ -241,7 +241,7 @@ class WorkerLink:
             if message.HasField("load"):
                 self._report(message.load)
             for event in message.events:
-                # The load in this message may be older than the refusal, so only the next load can show room.
+                # Messages repeat the latest load, which may be older than the refusal: only another load shows room.
                 self._refused |= event.HasField("failed") and event.failed.reason == pb.OVERLOADED
                 deliver = self._legs.get((event.request, event.attempt))
                 if deliver is not None:
@@ -264,13 +264,15 @@ class WorkerLink:
             if not self.up and loop.time() - began >= self._timeout:
                 raise WrongWorker(f"answers Describe, but sent nothing on its stream for {self._timeout:g} s")
             if not self._received:
-                self._report((await self._describe(stub)).load)
+                self._report((await self._describe(stub)).load, fresh=True)
                 self.on_change(self)
 
-    def _report(self, load: pb.Load) -> None:
+    def _report(self, load: pb.Load, *, fresh: bool = False) -> None:
+        """Takes in a load. `fresh`: it was taken for this report, even if it equals the latest one."""
+        if fresh or load != self.load:
+            self._refused = False
         self.load = load
         self._sent_tokens = self._sent_sequences = self._sent_blocks = 0
-        self._refused = False
 
     def _lose(self) -> None:
         self.up = False

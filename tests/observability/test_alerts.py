@@ -352,8 +352,8 @@ def test_a_page_says_what_to_look_at_and_what_to_do(page: Path) -> None:
 def test_annotations_are_filled_in(prometheus_tools: PrometheusTools, tmp_path: Path) -> None:
     annotations = {
         "summary": "Cache transfers of ns/demo fail.",
-        "description": "10% of the transfers over grpc failed in the last 10 minutes. Their prompts are computed again, or "
-        "their requests fail.",
+        "description": "10% of the transfers over grpc failed in the last 10 minutes. Their prompts are computed "
+        "again, or their requests fail.",
         "runbook_url": f"{PAGES}/V4ServeTransferFailures.md",
     }
     labels = {**NS, "transport": "grpc", **WARNING}

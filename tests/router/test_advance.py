@@ -12,8 +12,7 @@ from v4_router import advance as machine
 from v4_router.actions import (
     Action,
     CorrectPrefix,
-    Count,
-    Counted,
+    CountRecomputation,
     CountRetry,
     Done,
     DropLeg,
@@ -155,7 +154,7 @@ CASES: list[tuple[str, Event, list[Action], dict[str, Any]]] = [
     ),
     # the pull
     ("offering", PartnerFound("D"), [StartLeg(DECODE, 0, source=PREFILL, lease=LEASE)], {"decode": DECODE}),
-    ("offering", NoPartner(), [DropLeg(PREFILL, 0), Count(Counted.RECOMPUTATION), Place(NOBODY)], {"tries": 1}),
+    ("offering", NoPartner(), [DropLeg(PREFILL, 0), CountRecomputation(), Place(NOBODY)], {"tries": 1}),
     ("pulling", Adopted(DECODE, ADOPTED), [RecordTransfer(DECODE, ADOPTED)], {"adopted": True}),
     ("called", Adopted(CALLED, ADOPTED), [LeaveQueue(), RecordTransfer(CALLED, ADOPTED)], {"queue": Queue.OUT}),
     ("pulling", tokens(DECODE, [11], 1), [], {}),
@@ -202,7 +201,7 @@ CASES: list[tuple[str, Event, list[Action], dict[str, Any]]] = [
     (
         "waiting",
         failed(PREFILL, pb.TRANSFER),
-        [DropLeg(PREFILL, None), RecordFailure(PREFILL, pb.TRANSFER, "why"), HoldPlace(), Count(Counted.RECOMPUTATION),
+        [DropLeg(PREFILL, None), RecordFailure(PREFILL, pb.TRANSFER, "why"), HoldPlace(), CountRecomputation(),
          Place(NOBODY)],
         {"queue": Queue.HELD, "tries": 0},
     ),
@@ -210,7 +209,7 @@ CASES: list[tuple[str, Event, list[Action], dict[str, Any]]] = [
         "waiting",
         failed(PREFILL, LOST),
         [DropLeg(PREFILL, None), RecordFailure(PREFILL, LOST, "why"), CountRetry(PREFILL, LOST), HoldPlace(),
-         Count(Counted.RECOMPUTATION), Place(frozenset({"P"}))],
+         CountRecomputation(), Place(frozenset({"P"}))],
         {"queue": Queue.HELD, "tries": 1},
     ),
     ("waiting", Closed(), [DropLeg(PREFILL, 1), LeaveQueue(), Done()], {"queue": Queue.OUT}),
@@ -220,14 +219,14 @@ CASES: list[tuple[str, Event, list[Action], dict[str, Any]]] = [
         "prefilling",
         failed(PREFILL, pb.INTERNAL),
         [DropLeg(PREFILL, None), RecordFailure(PREFILL, pb.INTERNAL, "why"), CountRetry(PREFILL, pb.INTERNAL),
-         Count(Counted.RECOMPUTATION), Place(frozenset({"P"}))],
+         CountRecomputation(), Place(frozenset({"P"}))],
         {"refused": {"P"}, "failed": set()},
     ),
     (
         "pulling",
         failed(PREFILL, LOST),
         [DropLeg(PREFILL, None), RecordFailure(PREFILL, LOST, "why"), CountRetry(PREFILL, LOST), DropLeg(DECODE, 0),
-         Count(Counted.RECOMPUTATION), Place(frozenset({"P"}))],
+         CountRecomputation(), Place(frozenset({"P"}))],
         {"refused": set(), "failed": {"P"}},
     ),
     (
@@ -240,7 +239,7 @@ CASES: list[tuple[str, Event, list[Action], dict[str, Any]]] = [
         "adopted",
         failed(PREFILL, LOST),
         [DropLeg(PREFILL, None), RecordFailure(PREFILL, LOST, "why"), CountRetry(PREFILL, LOST), DropLeg(DECODE, 0),
-         Count(Counted.RECOMPUTATION), Place(frozenset({"P"}))],
+         CountRecomputation(), Place(frozenset({"P"}))],
         {},
     ),
     # failures of decode
@@ -262,14 +261,14 @@ CASES: list[tuple[str, Event, list[Action], dict[str, Any]]] = [
         "adopted",
         failed(DECODE, LOST),
         [DropLeg(DECODE, None), RecordFailure(DECODE, LOST, "why"), CountRetry(DECODE, LOST), DropLeg(PREFILL, None),
-         Count(Counted.RECOMPUTATION), Place(frozenset({"D"}))],
+         CountRecomputation(), Place(frozenset({"D"}))],
         {"attempt": 0},
     ),
     (
         "alone",
         failed(WHOLE, pb.OVERLOADED),
         [DropLeg(WHOLE, None), RecordFailure(WHOLE, pb.OVERLOADED, "why"), CountRetry(WHOLE, pb.OVERLOADED),
-         Count(Counted.RECOMPUTATION), Place(frozenset({"D"}))],
+         CountRecomputation(), Place(frozenset({"D"}))],
         {"refused": {"D"}},
     ),
     # timers
@@ -403,7 +402,7 @@ def test_a_choice_that_is_given_back_continues_alone_and_elsewhere() -> None:
     assert (group.choices, group.refused, group.over) == ((1,), set(), False)
     assert advance(group, tokens(DECODE, [12], 2)) == [], "it belongs to another group now"
     result = advance(group, tokens(DECODE, [], 1, choice=1, finish=pb.MIGRATE))
-    assert [type(action) for action in result] == [Count, Split, DropLeg, DropLeg, Done]
+    assert [type(action) for action in result] == [Split, DropLeg, DropLeg, Done]
     assert group.over
 
 

@@ -191,12 +191,23 @@ def test_a_waiter_takes_another_worker_that_has_room_at_once() -> None:
 
 
 def test_a_worker_that_refused_is_offered_nothing_until_it_reports_again() -> None:
-    """Its last report may be older than the refusal; an offer based on it could be refused for ever."""
+    """Its last report may be older than the refusal, and messages repeat it; an offer could be refused for ever."""
     fleet, (link,) = fleet_of("a", slots_free=9, tails_total=9)
     link._refused = True
     waiter = Waiter(fleet)
     assert waiter.granted == []
     report(link, slots_free=9, tails_total=9)
+    assert waiter.granted == [], "the same load again says nothing new"
+    report(link, slots_free=8, tails_total=9)
+    assert waiter.granted == ["a"]
+
+
+def test_a_worker_that_refused_is_offered_again_what_it_says_when_asked() -> None:
+    fleet, (link,) = fleet_of("a", slots_free=9, tails_total=9)
+    link._refused = True
+    waiter = Waiter(fleet)
+    link._report(link.load, fresh=True)
+    link.on_change(link)
     assert waiter.granted == ["a"]
 
 

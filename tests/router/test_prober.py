@@ -1,9 +1,17 @@
 """Which workers are probed together, and what the router concludes from a probe."""
 
+import asyncio
+from functools import partial
+
 import pytest
 
 from tests.router.conftest import Deploy, until
+from v4_core.blocks import pack_ids
 from v4_core.v1 import worker_pb2 as pb
+from v4_router.endpoints import WorkerEndpoint
+from v4_router.metrics import Metrics
+from v4_router.prober import ProbeFailed, _Probe
+from v4_router.workers import WorkerLink
 
 
 async def test_decode_alone_first_then_prefill_through_it(deploy: Deploy) -> None:
@@ -137,3 +145,47 @@ async def test_probes_that_time_out(deploy: Deploy, monkeypatch: pytest.MonkeyPa
     await until(lambda: d.router.ready, "the next probe comes through")
     assert d.decode[0].cancels
     await d.idle()
+
+
+STARTED = pb.Event(started=pb.Started(lease=1))
+ADOPTED = pb.Event(adopted=pb.Adopted())
+FIRST = pb.Event(tokens=pb.Tokens(choice=0, start=0, ids=pack_ids([1])))
+LAST = pb.Event(tokens=pb.Tokens(choice=0, start=1, ids=pack_ids([1]), finish=pb.LENGTH))
+STOPPED = pb.Event(tokens=pb.Tokens(choice=0, start=1, ids=pack_ids([1]), finish=pb.STOP))
+GIVEN_BACK = pb.Event(tokens=pb.Tokens(choice=0, start=1, finish=pb.MIGRATE))
+BROKEN = pb.Event(failed=pb.Failed(reason=pb.INTERNAL, message="broken"))
+FULL = pb.Event(failed=pb.Failed(reason=pb.OVERLOADED, message="full"))
+
+
+@pytest.mark.parametrize(
+    ("received", "error"),
+    [
+        ([("prefill", STARTED), ("prefill", FIRST), ("decode", ADOPTED), ("decode", LAST)], ""),
+        ([("prefill", STARTED), ("prefill", FIRST), ("decode", LAST)], "without adopting"),
+        ([("prefill", STARTED), ("prefill", FIRST), ("decode", ADOPTED), ("decode", STOPPED)], "ended after stop"),
+        ([("prefill", STARTED), ("prefill", None)], "was lost"),
+        ([("prefill", STARTED), ("prefill", BROKEN)], "INTERNAL: broken"),
+        ([("prefill", STARTED), ("decode", ADOPTED), ("decode", BROKEN)], "INTERNAL: broken"),
+        ([("prefill", STARTED), ("decode", FULL)], "OVERLOADED: full"),
+        (
+            [("prefill", STARTED), ("prefill", FIRST), ("decode", ADOPTED), ("decode", GIVEN_BACK)],
+            "gave the request back",
+        ),
+    ],
+)
+async def test_a_probe_drops_every_leg_however_it_ends(received: list[tuple[str, pb.Event | None]], error: str) -> None:
+    """A leg that stays would keep a worker that is no longer listed, and the work that still runs on it."""
+    prefill = WorkerLink(WorkerEndpoint("prefill:1", "prefill"), 1.0)
+    decode = WorkerLink(WorkerEndpoint("decode:1", "decode"), 1.0)
+    probe = asyncio.ensure_future(_Probe(pack_ids([0]), prefill, decode, Metrics()).run())
+    for role, event in received:
+        link = prefill if role == "prefill" else decode
+        await until(partial(bool, link._legs), "the leg was started")
+        for deliver in list(link._legs.values()):
+            deliver(event)
+    if error:
+        with pytest.raises(ProbeFailed, match=error):
+            await probe
+    else:
+        await probe
+    assert (prefill.legs, decode.legs) == (0, 0)
