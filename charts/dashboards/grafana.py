@@ -1,7 +1,7 @@
-"""Grafana's JSON for whole dashboards: rows of panels, variables, links. Knows no metric and no kind of panel.
+"""Grafana's JSON for dashboards: rows of panels, variables and links. Independent of metrics and panel types.
 
-The form is the classic one, which every Grafana since 11 imports. A panel's place is computed: panels fill a row from
-left to right and go on below it.
+The JSON uses the classic schema, which Grafana 11 and later can import. Panel positions are computed: panels fill a row
+from left to right and continue on the next line.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from charts.dashboards.panels import SOURCE, Json, Panel
 
-TAG = "v4serve"  # of every dashboard; the links between them go by it
+TAG = "v4serve"  # set on every dashboard; the links between dashboards select by it
 _SCHEMA_VERSION = 41
-_WIDTH = 24  # of the grid
+_WIDTH = 24  # columns of the grid
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Row:
 
 
 def row(title: str, *panels: Panel) -> Row:
-    """Panels under a title."""
+    """A row of panels under a title."""
     return Row(title, panels)
 
 
 def typed(name: str, label: str, default: str) -> Json:
-    """A variable that the reader types in."""
+    """A variable with a text box."""
     return {
         "name": name,
         "label": label,
@@ -40,9 +40,9 @@ def typed(name: str, label: str, default: str) -> Json:
 
 
 def found(name: str, label: str, series: str, of_label: str, every: str = ".*") -> Json:
-    """A variable whose values are those of a label of some series; several may be chosen, and all are at first.
+    """A variable whose values are the values of a label; several can be selected, and initially all are.
 
-    `every` is the regular expression that stands for all of them.
+    `every` is the regular expression that the query uses when all are selected.
     """
     return {
         "name": name,
@@ -60,7 +60,7 @@ def found(name: str, label: str, series: str, of_label: str, every: str = ".*") 
 
 
 def dashboard(name: str, title: str, description: str, variables: Sequence[Json], rows: Sequence[Row]) -> Json:
-    """A whole dashboard; its uid is `name`, and must never change."""
+    """A complete dashboard. Its uid is `name`, which must never change."""
     source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
     link = {
         "title": "v4serve",
@@ -81,7 +81,7 @@ def dashboard(name: str, title: str, description: str, variables: Sequence[Json]
         "tags": [TAG],
         "schemaVersion": _SCHEMA_VERSION,
         "editable": True,
-        "graphTooltip": 1,  # one crosshair in all panels
+        "graphTooltip": 1,  # shared crosshair
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "browser",

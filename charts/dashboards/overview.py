@@ -1,4 +1,4 @@
-"""Is the service healthy, which pool is the bottleneck, what do prefix caching and transfer do, is the SLO kept?"""
+"""Overview: health, the bottleneck, the effects of prefix caching and transfer, and the service level."""
 
 from charts.dashboards.grafana import Row, dashboard, row, typed
 from charts.dashboards.panels import Json, Look, Query, bars, lines, stat
@@ -19,10 +19,10 @@ from charts.dashboards.promql import (
 
 NAME = "v4serve-overview"
 _TTFT, _ITL = "v4serve_time_to_first_token_seconds", "v4serve_inter_token_latency_seconds"
-_OBJECTIVE = "max(v4serve:slo_objective)"  # what the rules were given; `max`, since many may have recorded it
+_OBJECTIVE = "max(v4serve:slo_objective)"  # as configured in the rules; `max` because several rule groups may record it
 
 _WHOSE = "{{namespace}}/{{deployment}}"
-_LATE = {"first": "time_to_first_token_late", "next": "inter_token_late"}  # as recorded, for each deployment
+_LATE = {"first": "time_to_first_token_late", "next": "inter_token_late"}  # names of recorded series, per deployment
 
 
 def make() -> Json:
@@ -30,7 +30,7 @@ def make() -> Json:
     return dashboard(
         NAME,
         "v4serve / Overview",
-        "Health, bottleneck, what caching and transfer do, and the service level.",
+        "Health, the bottleneck, the effects of prefix caching and transfer, and the service level.",
         [*variables(), typed("link", "Link (Gbit/s)", "25")],
         [_health(), _bottleneck(), _caching_and_transfer(), _slo(), _traffic(), _processes()],
     )
@@ -39,7 +39,7 @@ def make() -> Json:
 def _health() -> Row:
     failed = rate("v4serve_requests_total", 'outcome=~"5..|cancelled"')
     asked = rate("v4serve_requests_total", 'outcome!="client_gone"')
-    # Alerts of the operator belong to no deployment.
+    # The operator's alerts have no deployment label.
     scope = 'namespace=~"$namespace", deployment=~"$deployment|"'
     firing = f'ALERTS{{{scope}, alertname=~"V4Serve.*", alertstate="firing"}}'
     routable = f"avg by (role) (max by (role, worker) ({select('v4serve_worker_routable')}))"
@@ -47,54 +47,55 @@ def _health() -> Row:
         "Is it healthy?",
         stat(
             "Answered",
-            "What share of requests did the service not fail? Failed are answers 5xx and streams that the router "
-            "ended; clients that left are not counted.",
+            "What share of requests did the service not fail? A request fails if its answer is a 5xx status or the "
+            "router ends its stream. Requests whose client disconnected are not counted.",
             Look("percentunit", high=1, base="red", steps=((0.99, "orange"), (0.999, "green")), empty="no requests"),
             Query(f"1 - ({failed} or vector(0)) / ({asked} > 0)", "answered"),
         ),
         stat(
             "Alerts",
-            "Does any of v4serve's alerts fire? 0 as well where Prometheus has not got their rules.",
+            "How many of v4serve's alerts are firing? Also 0 if Prometheus has not loaded their rules.",
             Look("none", steps=((1, "red"),)),
             Query(f"count({firing}) or vector(0)", "firing"),
             width=2,
         ),
         stat(
             "Error budget burn",
-            "Is the service level kept? How many times faster than it may the error budget is used up, over the last 5 "
-            "minutes, by first tokens and by those after them that come late. Below are their targets.",
+            "Is the SLO kept? How fast late first tokens and late next tokens used up the error budget during the "
+            "last 5 minutes, as a multiple of the rate that the SLO allows. The panels below show the targets.",
             Look("suffix: x", steps=((1, "orange"), (14.4, "red"))),
             *(Query(f"max({_late(name, '5m')}) / (1 - scalar({_OBJECTIVE}))", text) for text, name in _LATE.items()),
             width=4,
         ),
         stat(
             "First token, p99",
-            "How long do clients wait for the first token? 99 of 100 wait no longer.",
+            "How long do clients wait for the first token? 99 % of requests wait no longer.",
             Look("s", base="text", empty="no requests"),
             Query(quantile(99, _TTFT), "p99"),
         ),
         stat(
             "Next token, p99",
-            "How smooth are streams? 99 of 100 gaps between tokens are no longer.",
+            "How smooth are streams? 99 % of the gaps between tokens are no longer.",
             Look("s", base="text", empty="no tokens"),
             Query(quantile(99, _ITL), "p99"),
         ),
         stat(
             "Requests",
-            "How much is asked?",
+            "How many requests arrive per second?",
             Look("reqps", base="text"),
             Query(rate("v4serve_requests_total"), "requests"),
         ),
         stat(
             "Generated tokens",
-            "How much is answered, in tokens per second?",
+            "How many tokens are generated per second?",
             Look("suffix: tok/s", base="text"),
             Query(rate("v4serve_generated_tokens_total"), "tokens"),
         ),
         stat(
             "Workers available",
-            "Can a request be placed? What share of each role's workers takes requests. With none of a role, prompts "
-            "are computed by decode workers, or nothing is served.",
+            "Can requests be placed? The share of each role's workers that accept requests. Without prefill workers, "
+            "decode workers compute the prompts, unless the policy refuses this; without decode workers, nothing is "
+            "served.",
             Look("percentunit", high=1, base="red", steps=((0.001, "orange"), (1, "green")), empty="no workers"),
             Query(routable, "{{role}}"),
         ),
@@ -108,9 +109,9 @@ def _bottleneck() -> Row:
         "Which pool is the bottleneck?",
         bars(
             "How full is each resource?",
-            "What runs out first? The longest bar is the bottleneck. Compute: share of time in which workers of a "
-            "pool are in a step. Cache: block slots in use in the fullest worker. Sequences: live tails in use. Link: "
-            "what the busiest worker sends or receives, of the link named above.",
+            "Which resource runs out first? The longest bar is the bottleneck. Compute: share of time that a pool's "
+            "workers spend in steps. Cache: used block slots of the fullest worker. Sequences: used live tails. Link: "
+            "send plus receive rate of the busiest worker, as a share of the link rate set at the top.",
             Look("percentunit", high=1, steps=((0.75, "orange"), (0.9, "red"))),
             Query(busy('role=~"prefill|decode"'), "{{role}} compute"),
             Query(slots, "{{role}} cache"),
@@ -119,8 +120,8 @@ def _bottleneck() -> Row:
         ),
         lines(
             "Where a request's time goes",
-            "Which stage makes requests slow? Mean seconds of a request in the queue, in prefill until its first "
-            "token, and in decode after it. Means, so that they add up; percentiles are below.",
+            "Which stage makes requests slow? Mean seconds that a request spends in the queue, in prefill until its "
+            "first token, and in decode after it. Means are shown because they add up; percentiles are below.",
             Look("s", colors={"queue": "orange", "prefill": "blue", "decode": "green"}),
             Query(mean("v4serve_request_queue_seconds"), "queue"),
             Query(mean("v4serve_request_prefill_seconds"), "prefill"),
@@ -129,7 +130,7 @@ def _bottleneck() -> Row:
         ),
         lines(
             "What waits",
-            "Where does a queue grow? Prompts wait for a prefill worker, finished caches for room on a decode worker, "
+            "Which queue grows? Prompts wait for a prefill worker, finished caches for room on a decode worker, and "
             "sequences on decode workers for memory.",
             Look("short"),
             Query(f"sum({select('v4serve_sequences', waiting)})", "prompts for prefill"),
@@ -146,7 +147,7 @@ def _caching_and_transfer() -> Row:
         "What do prefix caching and transfer do?",
         lines(
             "Prompt tokens",
-            "How much of the prompts must be computed? What is cached costs no prefill.",
+            "How many prompt tokens must be computed? Cached tokens need no prefill.",
             Look("suffix: tok/s", colors={"cached": "green", "computed": "blue"}),
             Query(cached, "cached"),
             Query(f"{prompts} - {cached}", "computed"),
@@ -154,16 +155,17 @@ def _caching_and_transfer() -> Row:
         ),
         lines(
             "Saved work",
-            "What do caches save? Prompt tokens not computed again, and bytes not transferred again because the "
-            "decode worker had them.",
+            "How much work do caches save? The share of prompt tokens that were not computed again, and the share of "
+            "bytes that were not transferred because the decode worker already had them.",
             Look("percentunit", high=1),
             Query(f"{cached} / ({prompts} > 0)", "of prompt tokens"),
             Query(f"{saved} / ({saved} + {moved} > 0)", "of bytes"),
         ),
         lines(
             "Transfer against the link",
-            "Is the network the limit? While moving: bytes per second of a transfer, without its waiting for prefill. "
-            "Busiest worker: what it sends or receives, pauses included. Near the link, transfers wait for each other.",
+            "Is the network the limit? While moving: bytes per second of a transfer, without the time that it waits "
+            "for prefill. Busiest worker: its send plus receive rate, pauses included. Close to the link rate, "
+            "transfers wait for each other.",
             Look("Bps", low=None, colors={"link": "red"}, log=True),
             Query(achieved(), "while moving"),
             Query(busiest_link(), "busiest worker"),
@@ -178,29 +180,29 @@ def _slo() -> Row:
         "Is the service level kept?",
         lines(
             "First token",
-            "How long until the first token?",
+            "How long do clients wait for the first token?",
             Look("s", colors=target),
             *quantiles(_TTFT),
             Query("max(v4serve:slo_time_to_first_token_seconds)", "target"),
         ),
         lines(
             "Next token",
-            "How long between tokens?",
+            "How long are the gaps between tokens?",
             Look("s", colors=target),
             *quantiles(_ITL),
             Query("max(v4serve:slo_inter_token_seconds)", "target"),
         ),
         lines(
             "Whole request",
-            "How long until the last token? Depends on how long answers are.",
+            "How long does a request take until its last token? This depends on the length of the answers.",
             Look("s"),
             *quantiles("v4serve_request_duration_seconds"),
         ),
         lines(
             "Within target",
-            "What share of first tokens, and of the tokens after them, came within their targets over 5 minutes? "
-            "Requests that the service failed before a token count as late. Targets and objective are those that the "
-            "rules were given.",
+            "What share of first tokens and of later tokens met their targets over 5 minutes? A request that the "
+            "service failed before its first token counts as late. The targets and the objective are the ones "
+            "configured in the recording rules.",
             Look("percentunit", low=None, high=1, colors={"objective": "red"}, empty="no requests"),
             *(Query(f"1 - {_late(name, '5m')}", f"{_WHOSE}: {text} token") for text, name in _LATE.items()),
             Query(_OBJECTIVE, "objective"),
@@ -208,8 +210,8 @@ def _slo() -> Row:
         ),
         lines(
             "How fast the error budget burns",
-            "Will the objective be missed? 1 = what is too late uses up exactly what may be. 14.4 for an hour "
-            "is a fiftieth of a month's budget, and the usual point to wake somebody.",
+            "Will the objective be missed? At 1, late tokens use up exactly the error budget. A rate of 14.4 for one "
+            "hour uses up a fiftieth of a month's budget and is the usual threshold for paging someone.",
             Look("suffix: x", steps=((1, "orange"), (14.4, "red"))),
             *(
                 Query(f"{_late(name, window)} / (1 - scalar({_OBJECTIVE}))", f"{_WHOSE}: {text} token, {window}")
@@ -222,7 +224,7 @@ def _slo() -> Row:
 
 
 def _late(name: str, window: str) -> str:
-    """Share of what came too late, as the alerts see it."""
+    """Share of tokens that missed their target, from the recorded series that the alerts use."""
     return f"v4serve:{name}:ratio_rate{window}{{{SCOPE}}}"
 
 
@@ -231,15 +233,16 @@ def _traffic() -> Row:
         "Traffic",
         lines(
             "Requests by outcome",
-            "How do requests end? Numbers are HTTP statuses: 4xx the client's fault, 429 and 503 too much at once.",
+            "How do requests end? Numbers are HTTP statuses: 4xx means an error of the client; 429 and 503 mean "
+            "overload.",
             Look("reqps", colors={"ok": "green", "client_gone": "text", "/^4/": "orange", "/^5|cancelled/": "red"}),
             Query(rate("v4serve_requests_total", by="outcome"), "{{outcome}}"),
             stacked=True,
         ),
         lines(
             "Repairs",
-            "What goes wrong without clients seeing it? Legs placed again, prompts computed again, streams continued "
-            "on another worker.",
+            "Which failures do clients not notice? Retried legs, prompts computed again, and streams continued on "
+            "another worker.",
             Look("cps"),
             Query(rate("v4serve_retries_total"), "retries"),
             Query(rate("v4serve_recomputations_total"), "recomputations"),
@@ -247,26 +250,26 @@ def _traffic() -> Row:
         ),
         lines(
             "Requests running",
-            "How many requests does each router serve now?",
+            "How many requests does each router currently serve?",
             Look("short"),
             Query(f"sum by (pod) ({select('v4serve_requests_running')})", "{{pod}}"),
         ),
         lines(
             "Length of prompts",
-            "How long is what clients send, in tokens?",
+            "How many tokens do prompts have?",
             Look("suffix: tok"),
             *quantiles("v4serve_request_prompt_tokens"),
         ),
         lines(
             "Length of answers",
-            "How long is what clients get, in tokens?",
+            "How many tokens do answers have?",
             Look("suffix: tok"),
             *quantiles("v4serve_request_generated_tokens"),
         ),
         lines(
             "Finish reasons",
-            "Do answers come to their own end? Length: cut off at the most that they may have. Abort: the client left. "
-            "Error: the request failed before them.",
+            "Why do answers end? stop: the model ended the answer or a stop sequence occurred. length: the answer "
+            "reached its maximum length. abort: the client disconnected. error: the request failed.",
             Look("cps", colors={"stop": "green", "length": "blue", "abort": "text", "error": "red"}),
             Query(rate("v4serve_choices_total", by="reason"), "{{reason}}"),
             stacked=True,
@@ -279,14 +282,14 @@ def _processes() -> Row:
         "Processes",
         lines(
             "CPU",
-            "Which process is short of CPU, the router above all? In cores.",
+            "Which process is short of CPU, in particular which router? In cores.",
             Look("suffix: cores"),
             Query(rate("process_cpu_seconds_total", by="pod"), "{{pod}}"),
             width=12,
         ),
         lines(
             "Memory",
-            "Does a process grow?",
+            "Does the memory of a process grow?",
             Look("bytes"),
             Query(f"sum by (pod) ({select('process_resident_memory_bytes')})", "{{pod}}"),
             width=12,

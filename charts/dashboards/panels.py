@@ -1,18 +1,18 @@
-"""Grafana's JSON for panels: lines, numbers, bars, heatmaps, tables. Knows no metric, and no place on a dashboard."""
+"""Grafana's JSON for panels: lines, stats, bars, heatmaps and tables. Independent of metrics and positions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Json = dict[str, Any]
-Steps = Sequence[tuple[float, str]]  # thresholds: from this value on, this colour
+Steps = Sequence[tuple[float, str]]  # thresholds: the colour for values from this one on
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 @dataclass(frozen=True)
 class Query:
-    """One PromQL expression; `legend` may name labels as {{label}}."""
+    """One PromQL expression; `legend` may refer to labels as {{label}}."""
 
     expr: str
     legend: str
@@ -20,7 +20,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel without place and number."""
+    """A panel without its position and id."""
 
     json: Json
     width: int
@@ -36,16 +36,16 @@ class Look:
     high: float | None = None
     steps: Steps = ()
     base: str = "green"  # colour below the first step
-    colors: Mapping[str, str] = field(default_factory=dict)  # of series, by legend; /regular expression/ for several
+    colors: Mapping[str, str] = field(default_factory=dict)  # by legend or /regular expression/
     log: bool = False  # a logarithmic axis
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)  # text and colour of a value
-    empty: str = "no data"  # shown where the query finds nothing
+    empty: str = "no data"  # shown if the query returns no data
 
 
 def lines(
     title: str, question: str, look: Look, *queries: Query, stacked: bool = False, width: int = 8, height: int = 8
 ) -> Panel:
-    """Values over time; the steps of the look are dashed lines."""
+    """Values over time; the thresholds of the look are dashed lines."""
     custom = {
         "drawStyle": "line",
         "lineWidth": 1,
@@ -64,7 +64,7 @@ def lines(
 
 
 def stat(title: str, question: str, look: Look, *queries: Query, width: int = 3, height: int = 4) -> Panel:
-    """The last value in large, coloured by the steps of the look, over a line of the past."""
+    """The last value in large type, coloured by the thresholds of the look, over a graph of earlier values."""
     options = {
         "colorMode": "value",
         "graphMode": "area",
@@ -80,7 +80,7 @@ def stat(title: str, question: str, look: Look, *queries: Query, width: int = 3,
 
 
 def bars(title: str, question: str, look: Look, *queries: Query, width: int = 8, height: int = 8) -> Panel:
-    """The last values as bars below each other, coloured by the steps of the look."""
+    """The last values as horizontal bars, coloured by the thresholds of the look."""
     options = {
         "displayMode": "basic",
         "legend": {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": False},
@@ -98,7 +98,7 @@ def bars(title: str, question: str, look: Look, *queries: Query, width: int = 8,
 
 
 def heatmap(title: str, question: str, unit: str, expr: str, width: int = 8, height: int = 8) -> Panel:
-    """How the observations of a histogram spread over its buckets; `expr` keeps the label le."""
+    """The distribution of a histogram over time; the result of `expr` must have the label le."""
     options = {
         "calculate": False,
         "cellGap": 1,
@@ -135,9 +135,9 @@ def table(
     width: int = 8,
     height: int = 8,
 ) -> Panel:
-    """A line for each series now: its labels under the titles of `columns`, and its value, coloured, under `value`.
+    """A table of current series: `columns` maps labels to column titles; `value` titles the coloured value column.
 
-    No title for the value: it says nothing.
+    If `value` is empty, the value column is hidden.
     """
     names = {**columns, "Value": value}
     order = {name: index for index, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""PromQL of what several panels ask. Knows the labels that scraping sets, and no panel."""
+"""PromQL expressions that several panels share. Uses the labels that scraping sets."""
 
 from charts.dashboards.grafana import found
 from charts.dashboards.panels import Json, Query
@@ -10,12 +10,12 @@ PERCENTILES = (50, 90, 99)
 
 
 def select(name: str, matchers: str = "") -> str:
-    """The series of a metric that the dashboard's variables choose."""
+    """The series of a metric that the dashboard's variables select."""
     return f"{name}{{{CHOSEN}{', ' if matchers else ''}{matchers}}}"
 
 
 def rate(name: str, matchers: str = "", by: str = "") -> str:
-    """A counter's increase per second, summed, by some labels or in all."""
+    """A counter's increase per second, summed in total or by the labels `by`."""
     return f"sum{_by(by)} (rate({select(name, matchers)}{_WINDOW}))"
 
 
@@ -25,7 +25,7 @@ def mean(name: str, matchers: str = "", by: str = "") -> str:
 
 
 def quantile(percent: int, name: str, matchers: str = "") -> str:
-    """What so many percent of a histogram's observations did not exceed."""
+    """A percentile of a histogram's observations."""
     return f"histogram_quantile({percent / 100:g}, {rate(f'{name}_bucket', matchers, 'le')})"
 
 
@@ -35,25 +35,25 @@ def quantiles(name: str, matchers: str = "", legend: str = "") -> tuple[Query, .
 
 
 def busy(role: str = "", by: str = "role") -> str:
-    """Share of the time in which workers compute: seconds spent in steps per second, per pod, then the mean by role."""
+    """Share of time that workers spend in steps: step seconds per second of each pod, or their mean by role."""
     steps = rate("v4serve_engine_step_seconds_sum", role, "role, pod")
     return steps if by == "pod" else f"avg by (role) ({steps})"
 
 
 def tails(matchers: str = "", by: str = "role") -> str:
-    """Share of the live tails in use."""
+    """Share of live tails in use."""
     name = "v4serve_live_tails"
     used = select(name, f'{matchers}{", " if matchers else ""}state="used"')
     return f"sum{_by(by)} ({used}) / sum{_by(by)} ({select(name, matchers)})"
 
 
 def achieved() -> str:
-    """Bytes per second of a transfer while it moves."""
+    """Bytes per second of a transfer while data moves."""
     return f"{rate('v4serve_transfer_bytes_total')} / ({rate('v4serve_transfer_seconds_sum')} > 0)"
 
 
 def busiest_link() -> str:
-    """Bytes per second from or to the pod that sends or receives most."""
+    """Bytes per second that the busiest pod sends and receives together."""
     sent, received = rate("v4serve_leased_bytes_sent_total", by="pod"), rate("v4serve_transfer_bytes_total", by="pod")
     return f"max({sent} + {received})"
 
@@ -62,7 +62,7 @@ LINK = "$link * 1e9 / 8"  # bytes per second
 
 
 def variables(series: str = "v4serve_process_info") -> tuple[Json, Json, Json]:
-    """Namespace, deployment and pod, of processes that belong to a deployment."""
+    """Variables for namespace, deployment and pod of the processes that belong to a deployment."""
     namespace = 'namespace=~"$namespace"'
     deployment = f'{namespace}, deployment=~"$deployment"'
     return (

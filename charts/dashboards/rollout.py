@@ -1,4 +1,4 @@
-"""Do deployments become what their specs say, and does the operator keep up?"""
+"""Operator and rollout: conditions and revisions of deployments, and the operator's own work."""
 
 from charts.dashboards.grafana import Row, dashboard, found, row
 from charts.dashboards.panels import Json, Look, Query, heatmap, lines, stat, table
@@ -33,7 +33,7 @@ def _deployments() -> Row:
         "Do deployments serve?",
         stat(
             "Deployments",
-            "How many V4Deployments does the operator know?",
+            "How many V4Deployments does the operator manage?",
             Look("none"),
             Query(f"count({known} == 1)", "known"),
             height=8,
@@ -54,7 +54,7 @@ def _deployments() -> Row:
         ),
         stat(
             "Degraded",
-            "How many need somebody?",
+            "How many V4Deployments need someone to act?",
             Look("none", steps=((1, "red"),)),
             Query(_holding("Degraded"), "degraded"),
             height=8,
@@ -81,7 +81,7 @@ def _rollout() -> Row:
     ready = f"{select('v4serve_worker_state', _READY)} == 1"
     workers = f"max by (role, state, namespace, deployment) (v4serve_deployment_workers{{{SCOPE}}})"
     return row(
-        "How far is a change?",
+        "How far has a rollout progressed?",
         lines(
             "Workers wanted, ready and of the wanted revision",
             "Does a pool have the desired number of workers? The three lines of a role meet after a rollout.",
@@ -90,8 +90,8 @@ def _rollout() -> Row:
         ),
         lines(
             "Ready workers by revision",
-            "Do revisions stand beside each other? Caches travel between equal revisions only, so each needs both "
-            "roles.",
+            "Do several revisions run at the same time? Caches are transferred only between workers of the same "
+            "revision, so each revision needs both roles.",
             Look("short"),
             Query(f"count by (role, revision) ({ready})", "{{role}} {{revision}}"),
             stacked=True,
@@ -149,7 +149,7 @@ def _operator() -> Row:
         ),
         heatmap(
             "Reconciles by duration",
-            "Are there two kinds, with and without writes?",
+            "Do durations fall into two groups, reconciles with and without writes?",
             "s",
             _rate("v4serve_operator_reconcile_seconds_bucket", "le"),
         ),
@@ -190,14 +190,14 @@ def _operator() -> Row:
         ),
         lines(
             "CPU of the operator",
-            "Is it short of CPU? In cores.",
+            "Is the operator short of CPU? In cores.",
             Look("suffix: cores"),
             Query(f"sum by (pod) (rate({_process('process_cpu_seconds_total')}{_WINDOW}){_IS_OPERATOR})", "{{pod}}"),
             width=6,
         ),
         lines(
             "Memory of the operator",
-            "Does it grow?",
+            "Does the memory of the operator grow?",
             Look("bytes"),
             Query(f"sum by (pod) ({_process('process_resident_memory_bytes')}{_IS_OPERATOR})", "{{pod}}"),
             width=6,

@@ -1,4 +1,4 @@
-"""Does the router place well, and what is kept and lost of prefixes?"""
+"""Routing and prefix cache: quality of placement, and hits and misses of cached prefixes."""
 
 from charts.dashboards.grafana import Row, dashboard, row
 from charts.dashboards.panels import Json, Look, Query, heatmap, lines, stat, table
@@ -21,7 +21,7 @@ def make() -> Json:
     return dashboard(
         NAME,
         "v4serve / Routing and prefix cache",
-        "Where requests are placed, how good the router's guesses are, and what is hit and lost of prefixes.",
+        "Where requests are placed, how accurate the router's estimates are, and which prefixes hit or miss the cache.",
         variables(),
         [_placement(), _prefixes(), _workers()],
     )
@@ -35,29 +35,29 @@ def _placement() -> Row:
         "Is work placed well?",
         lines(
             "Placements by reason",
-            "Why does a request go where it goes? prefix: a worker has its beginning; least-queued: the one with "
-            "least to do; other reasons are second choices.",
+            "Why are requests placed on their workers? prefix: the worker has the beginning of the prompt cached; "
+            "least-queued: the worker has the least queued work; all other reasons are fallbacks.",
             Look("cps"),
             Query(rate("v4serve_placements_total", by="reason"), "{{reason}}"),
             stacked=True,
         ),
         lines(
             "Hottest worker's share",
-            "Is load spread, or does prefix affinity pile it on one worker? The share of placed tokens of the worker "
-            "that gets most, beside a fair share.",
+            "Is load spread evenly, or does prefix affinity concentrate it on one worker? The share of placed tokens "
+            "that the most loaded worker receives, next to an equal share.",
             Look("percentunit", high=1),
             Query(f"max by (role) ({placed}) / (sum by (role) ({placed}) > 0)", "hottest {{role}}"),
             Query(f"1 / (sum by (role) ({routable}) > 0)", "fair {{role}}"),
         ),
         lines(
             "Tokens placed, by worker",
-            "Which worker gets how much?",
+            "How many tokens are placed on each worker?",
             Look("suffix: tok/s"),
             Query(placed, "{{role}} {{worker}}"),
         ),
         lines(
             "First token: estimated and real",
-            "Does the router know how long a request will take? Placement is only as good as this estimate.",
+            "How well does the router predict the time to the first token? Placement is only as good as this estimate.",
             Look("s"),
             *(
                 Query(quantile(percent, name), f"{text} p{percent}")
@@ -73,8 +73,8 @@ def _placement() -> Row:
         ),
         lines(
             "Prefix left on another worker",
-            "What does placing by load cost in cache? Prompt tokens that another prefill worker had and the chosen "
-            "one had not, as a share of all.",
+            "How much cached prefix does placement by load forgo? Prompt tokens that another prefill worker had "
+            "cached and the chosen worker had not, as a share of all prompt tokens.",
             Look("percentunit"),
             Query(f"{rate('v4serve_prefix_elsewhere_tokens_total')} / ({asked} > 0)", "had elsewhere"),
         ),
@@ -85,10 +85,10 @@ def _prefixes() -> Row:
     slots = f"sum by (pod) ({select('v4serve_block_slots')})"
     admitted, hit = rate(_PREFIX), 'result="hit"'
     return row(
-        "What is hit, and why is the rest lost?",
+        "Which prompt tokens hit the cache, and why do the others miss?",
         stat(
             "Hit ratio",
-            "What share of prompt tokens is in the cache of the worker that computes them?",
+            "What share of prompt tokens is cached on the worker that computes them?",
             Look("percentunit", high=1, base="orange", steps=((0.2, "green"),), empty="no prompts"),
             Query(f"{rate(_PREFIX, hit)} / ({admitted} > 0)", "hit"),
             width=4,
@@ -96,9 +96,10 @@ def _prefixes() -> Row:
         ),
         lines(
             "Prompt tokens: hit and lost",
-            "Why are prompt tokens computed? never seen: no worker computed this beginning here; evicted: it was here "
-            "and had to make room; no checkpoint: blocks are here, but no state to go on from; replayed: blocks are "
-            "here, the last tokens were computed again for their state. The five add up to all prompt tokens.",
+            "Why are prompt tokens computed? never seen: this worker has not computed this prefix before; evicted: "
+            "the worker had the prefix cached but evicted it; no checkpoint: the worker has the blocks but no state "
+            "to continue from; replayed: the worker has the blocks but computed the last tokens again to restore "
+            "their state. The five shares add up to all prompt tokens.",
             Look("percentunit", high=1, colors=dict(_RESULTS.values())),
             *(
                 Query(f"{rate(_PREFIX, _result(result))} / ({admitted} > 0)", text)
@@ -124,8 +125,8 @@ def _prefixes() -> Row:
         ),
         lines(
             "Cache by worker",
-            "How much of each worker's cache holds prefixes that nobody uses now? No share left means that the next "
-            "prompt evicts what is in use soon.",
+            "How much of each worker's cache holds prefixes that no sequence uses? If this share is 0, the next "
+            "prompt evicts prefixes that will soon be used again.",
             Look("percentunit", high=1),
             Query(f"sum by (pod) ({select('v4serve_block_slots', _CACHED)}) / {slots}", "{{pod}}"),
             width=12,
@@ -140,7 +141,7 @@ def _result(result: str) -> str:
 def _workers() -> Row:
     seen = f"max by (role, worker) ({select('v4serve_worker_routable')})"
     return row(
-        "What do routers see of workers?",
+        "How do routers see the workers?",
         table(
             "Workers",
             "Which workers take requests, according to at least one router?",
@@ -151,28 +152,28 @@ def _workers() -> Row:
         ),
         lines(
             "Workers heard and used",
-            "Does a pool shrink? Heard: there is a connection. Used: requests are placed there.",
+            "Is a pool losing workers? Heard: a router is connected to the worker. Used: requests are placed on it.",
             Look("short"),
             Query(f"sum by (role) (max by (role, worker) ({select('v4serve_worker_up')}))", "{{role}} heard"),
             Query(f"sum by (role) ({seen})", "{{role}} used"),
         ),
         lines(
             "Retries by reason",
-            "Why are legs placed again?",
+            "Why are legs retried?",
             Look("cps"),
             Query(rate("v4serve_retries_total", by="role, reason"), "{{role}}: {{reason}}"),
             stacked=True,
         ),
         lines(
             "Probes",
-            "How long does a probe's one token take through prefill, transfer and decode?",
+            "How long does the single token of a probe take through prefill, transfer and decode?",
             Look("s"),
             *quantiles("v4serve_probe_seconds"),
             width=12,
         ),
         lines(
             "Probes that failed",
-            "Does a worker connect but not compute?",
+            "Are there workers that accept connections but do not compute?",
             Look("cps"),
             Query(rate("v4serve_probe_failures_total", by="role"), "{{role}}"),
             width=12,

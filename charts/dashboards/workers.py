@@ -1,4 +1,4 @@
-"""What happens inside prefill and decode workers, and between them."""
+"""Prefill and decode workers, and the transfer between them."""
 
 from charts.dashboards.grafana import Row, dashboard, row, typed
 from charts.dashboards.panels import Json, Look, Query, heatmap, lines, table
@@ -25,7 +25,7 @@ def make() -> Json:
     return dashboard(
         NAME,
         "v4serve / Prefill, transfer and decode",
-        "Each stage of a request inside the workers, and the way of the cache between them.",
+        "Each stage of a request inside the workers, and the transfer of its cache between them.",
         [*variables(), typed("link", "Link (Gbit/s)", "25")],
         [_prefill(), _leases(), _transfer(), _decode(), _state()],
     )
@@ -49,7 +49,7 @@ def _prefill() -> Row:
         ),
         lines(
             "Prompt tokens waiting",
-            "How much is there still to compute, and is it spread?",
+            "How many prompt tokens are still to be computed, and are they spread evenly?",
             Look("suffix: tok"),
             Query(f"sum by (pod) ({select('v4serve_queued_tokens', here)})", "{{pod}}"),
         ),
@@ -61,27 +61,27 @@ def _prefill() -> Row:
         ),
         lines(
             "Time in prefill",
-            "How long from admission to the first token?",
+            "How long does prefill take from admission to the first token?",
             Look("s"),
             *quantiles("v4serve_prompt_prefill_seconds", here),
         ),
         lines(
             "Duration of a prefill step",
-            "How long is one step? A running stream of a mixed step waits as long.",
+            "How long does one step take? Running streams in a mixed step wait this long for their next token.",
             Look("s"),
             *quantiles("v4serve_engine_step_seconds", here),
         ),
         heatmap(
             "Tokens of a prefill step",
-            "Are steps full? Many small ones mean that chunks are cut short, or that there is little to do.",
+            "Are steps full? Many small steps mean that chunks are cut short, or that there is little work.",
             "none",
             rate("v4serve_engine_step_tokens_bucket", here, "le"),
             width=12,
         ),
         lines(
             "Cache slots of prefill",
-            "What fills the memory? used: sequences and leases; cached: prefixes that can be evicted; checkpoint: "
-            "states to go on from.",
+            "What occupies the cache? used: sequences and leases; cached: prefixes that can be evicted; checkpoint: "
+            "states to continue from.",
             _SLOTS,
             Query(f"sum by (state) ({select('v4serve_block_slots', here)})", "{{state}}"),
             stacked=True,
@@ -96,22 +96,22 @@ def _leases() -> Row:
         "Leases: finished prompts that wait for a decode worker",
         lines(
             "Leases held",
-            "Do caches come back? A lease holds memory of prefill until decode has pulled it; a number that only "
-            "grows is a leak.",
+            "Are leases released? A lease occupies memory on the prefill worker until a decode worker has pulled its "
+            "cache; a number that only grows indicates a leak.",
             Look("short"),
             Query(f"sum by (pod) ({select('v4serve_leases_held', holder)})", "{{pod}}"),
         ),
         lines(
             "Ends of leases",
-            "How do they end? released: decode has the cache; expired: nobody came in time; unneeded: the first "
-            "token was the last; dropped: the request was given up.",
+            "How do leases end? released: the decode worker has the cache; expired: no decode worker pulled the cache "
+            "in time; unneeded: the first token was also the last; dropped: the request was abandoned.",
             Look("cps", colors={"released": "green", "unneeded": "blue", "dropped": "yellow", "expired": "red"}),
             Query(rate("v4serve_leases_total", by="end"), "{{end}}"),
             stacked=True,
         ),
         lines(
             "How long leases are held",
-            "How long is memory of prefill held after its work is done?",
+            "How long does a lease occupy memory on the prefill worker after its prompt is computed?",
             Look("s"),
             *quantiles("v4serve_lease_seconds"),
         ),
@@ -125,8 +125,8 @@ def _transfer() -> Row:
         "Transfer",
         lines(
             "Rate against the link",
-            "Is the network the limit? While moving: bytes per second of a transfer, without its waiting for prefill. "
-            "Busiest worker: what it sends or receives, pauses included.",
+            "Is the network the limit? While moving: bytes per second of a transfer, without the time that it waits "
+            "for prefill. Busiest worker: its send plus receive rate, pauses included.",
             Look("Bps", low=None, colors={"link": "red"}, log=True),
             Query(achieved(), "while moving"),
             Query(busiest_link(), "busiest worker"),
@@ -134,13 +134,13 @@ def _transfer() -> Row:
         ),
         lines(
             "Received, by worker",
-            "Who receives how much, by which transport?",
+            "How much does each worker receive over each transport?",
             Look("Bps"),
             Query(rate("v4serve_transfer_bytes_total", receiver, "pod, transport"), "{{pod}} {{transport}}"),
         ),
         lines(
             "Moved and saved",
-            "How much need not travel? Saved are blocks that the decode worker had already.",
+            "How much is not transferred? Saved: blocks that the decode worker already had.",
             Look("Bps", colors={"saved": "green", "moved": "blue"}),
             Query(rate("v4serve_transfer_bytes_total"), "moved"),
             Query(rate("v4serve_transfer_saved_bytes_total"), "saved"),
@@ -148,8 +148,8 @@ def _transfer() -> Row:
         ),
         lines(
             "Transfers by result",
-            "Do caches arrive? refused: no room on the decode worker; failed: the connection broke or a check did not "
-            "hold.",
+            "Do transfers succeed? refused: no room on the decode worker; failed: the connection broke or a check "
+            "failed.",
             Look("cps", colors=good),
             Query(rate("v4serve_transfers_total", by="result"), "{{result}}"),
             stacked=True,
@@ -157,21 +157,21 @@ def _transfer() -> Row:
         ),
         lines(
             "Duration",
-            "How long does a transfer move, without the time in which prefill had nothing to send?",
+            "How long does a transfer move data, without the time in which prefill had nothing to send?",
             Look("s"),
             *quantiles("v4serve_transfer_seconds"),
             width=6,
         ),
         lines(
             "Waiting for prefill",
-            "How long do transfers stand still because prefill still computes? That part overlaps with work.",
+            "How long do transfers pause because the prompt is still being computed? This time overlaps with prefill.",
             Look("s"),
             *quantiles("v4serve_transfer_wait_seconds"),
             width=6,
         ),
         lines(
             "In flight",
-            "How many caches are on their way, to whom?",
+            "How many transfers are in progress to each worker?",
             Look("short"),
             Query(f"sum by (pod) ({select('v4serve_transfers_in_flight', receiver)})", "{{pod}}"),
             width=6,
@@ -185,20 +185,20 @@ def _decode() -> Row:
         "Decode",
         lines(
             "Tokens drawn",
-            "How fast are answers written?",
+            "How many tokens are sampled per second?",
             Look("suffix: tok/s"),
             Query(rate("v4serve_decode_tokens_total", here, "pod"), "{{pod}}"),
         ),
         lines(
             "Decode workers in steps",
-            "Is compute the limit? At 100 % every further stream makes all streams slower.",
+            "Is compute the limit? At 100 %, each additional stream slows down all streams.",
             _SHARE,
             Query(busy(here, "pod"), "{{pod}}"),
         ),
         lines(
             "Sequences by state",
-            "What do sequences do? arriving: the cache is on its way; waiting: put back for want of memory, or not "
-            "admitted yet.",
+            "What state are sequences in? arriving: the cache is being transferred; waiting: preempted for lack of "
+            "memory, or not admitted yet.",
             Look("short", colors={"running": "green", "arriving": "blue", "waiting": "orange", "parked": "purple"}),
             Query(f"sum by (state) ({select('v4serve_sequences', here)})", "{{state}}"),
             stacked=True,
@@ -211,20 +211,20 @@ def _decode() -> Row:
         ),
         lines(
             "Batch size",
-            "How many tokens does a step draw? The larger, the better weights are used.",
+            "How many tokens does a step sample? Larger batches make better use of each read of the weights.",
             Look("suffix: tok"),
             *quantiles("v4serve_engine_step_tokens", f'{here}, kind="decode"'),
         ),
         lines(
             "Preemptions",
-            "Are running streams put back for want of memory? More than now and then means too many sequences for the "
+            "Are running streams preempted for lack of memory? Frequent preemptions mean too many sequences for the "
             "memory.",
             Look("cps"),
             Query(rate("v4serve_preemptions_total", here, "pod"), "{{pod}}"),
         ),
         lines(
             "Cache slots of decode",
-            "What fills the memory?",
+            "What occupies the cache?",
             _SLOTS,
             Query(f"sum by (state) ({select('v4serve_block_slots', here)})", "{{state}}"),
             stacked=True,
@@ -232,7 +232,7 @@ def _decode() -> Row:
         ),
         lines(
             "Live tails in use",
-            "How many more sequences fit? At 100 % new ones are refused until one ends.",
+            "How many more sequences fit? At 100 %, new sequences are refused until one ends.",
             Look("percentunit", high=1, steps=((0.9, "red"),)),
             Query(tails(here, "pod"), "{{pod}}"),
             width=12,
@@ -249,7 +249,7 @@ def _state() -> Row:
         "Workers",
         table(
             "State",
-            "What does each worker say of itself?",
+            "What state does each worker report?",
             Look("none", names=_STATES),
             number,
             {"role": "Role", "pod": "Pod", "revision": "Revision"},
@@ -257,13 +257,13 @@ def _state() -> Row:
         ),
         lines(
             "CPU",
-            "Which worker uses how much? In cores.",
+            "How much CPU does each worker use? In cores.",
             Look("suffix: cores"),
             Query(rate("process_cpu_seconds_total", 'role=~"prefill|decode"', "pod"), "{{pod}}"),
         ),
         lines(
             "Memory",
-            "Does a worker grow?",
+            "Does the memory of a worker grow?",
             Look("bytes"),
             Query(f"sum by (pod) ({select('process_resident_memory_bytes', _WORKERS)})", "{{pod}}"),
         ),
