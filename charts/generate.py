@@ -1,8 +1,8 @@
-"""Makes a chart's values.schema.json and the table of values in its README from the comments of values.yaml.
+"""Generates a chart's values.schema.json and the table of values in its README from the comments in values.yaml.
 
-In values.yaml, comments right above a key belong to it. `# -- TEXT` makes it a documented setting, whose default gives
-the type; a key without it must hold further keys. `# @schema {YAML}` adds JSON schema keywords; empty maps and lists
-need it, since their default says nothing of what they hold. Knows no template and no Helm.
+Comments directly above a key belong to the key. `# -- TEXT` documents a setting, whose type is that of its default; a
+key without this comment must be a group of further keys. `# @schema {YAML}` adds JSON schema keywords and is required
+for empty maps and lists, since an empty default does not show the type of its items. Independent of templates and Helm.
 """
 
 import json
@@ -20,7 +20,7 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 
 class ValuesError(Exception):
-    """values.yaml cannot be understood; the message names the key."""
+    """values.yaml is invalid; the message names the key."""
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,24 @@ class Value:
 
     path: tuple[str, ...]
     default: Any
-    text: str  # of a setting; empty = a group
-    keywords: dict[str, Any]  # of JSON schema
+    text: str  # description of a setting; empty for a group
+    keywords: dict[str, Any]  # additional JSON schema keywords
     children: list["Value"] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """As users write it after `--set`."""
+        """The name as written after `--set`."""
         return ".".join(self.path)
 
     def settings(self) -> Iterator["Value"]:
-        """The documented settings from here on, in the file's order."""
+        """The documented settings in this subtree, in the order of the file."""
         if self.text:
             yield self
         for child in self.children:
             yield from child.settings()
 
     def schema(self) -> dict[str, Any]:
-        """JSON schema of what may stand here."""
+        """The JSON schema of this key's value."""
         if self.text:
             return {
                 "description": self.text,
@@ -58,7 +58,7 @@ class Value:
 
 
 def read(text: str) -> Value:
-    """All values of a values.yaml. Raises ValuesError."""
+    """Parse a values.yaml. Raises ValuesError if it is invalid."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise ValuesError("values.yaml must be a mapping")
@@ -74,18 +74,18 @@ def _children(node: yaml.MappingNode, defaults: Any, above: tuple[str, ...], lin
         children = []
         if not text:
             if not isinstance(value, yaml.MappingNode) or not value.value:
-                raise ValuesError(f"{'.'.join(path)}: say in a comment `# -- ...` what it does")
+                raise ValuesError(f"{'.'.join(path)}: say in a comment `# -- TEXT` what the setting does")
             children = _children(value, default, path, lines)
         elif default in ({}, []) and keywords is None:
-            raise ValuesError(f"{'.'.join(path)}: say in a comment `# @schema {{...}}` what it may hold")
+            raise ValuesError(f"{'.'.join(path)}: say in a comment `# @schema {{...}}` which items are valid")
         elif type(default) not in _TYPES:
-            raise ValuesError(f"{'.'.join(path)}: a default must say its type, so it cannot be empty")
+            raise ValuesError(f"{'.'.join(path)}: a default must say its type, so it cannot be null")
         found.append(Value(path, default, text, keywords or {}, children))
     return found
 
 
 def _comments(lines: list[str], line: int, name: str) -> tuple[str, dict[str, Any] | None]:
-    """Text and keywords that stand right above a line."""
+    """Return the text and the schema keywords from the comments directly above a line."""
     text, keywords = "", None
     for comment in _comment_block(lines, line):
         if comment.startswith("-- "):
@@ -93,7 +93,7 @@ def _comments(lines: list[str], line: int, name: str) -> tuple[str, dict[str, An
         elif comment.startswith("@schema "):
             keywords = yaml.safe_load(comment.removeprefix("@schema "))
             if not isinstance(keywords, dict):
-                raise ValuesError(f"{name}: @schema needs a mapping")
+                raise ValuesError(f"{name}: @schema needs a mapping, such as {{minimum: 1}}")
     return text, keywords
 
 
@@ -104,23 +104,25 @@ def _comment_block(lines: list[str], line: int) -> Iterator[str]:
 
 
 def schema(values: Value) -> str:
-    """Content of values.schema.json."""
+    """The content of values.schema.json."""
     head = {"$schema": "http://json-schema.org/draft-07/schema#"}
     return json.dumps(head | values.schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def readme(values: Value, before: str) -> str:
-    """README.md with the table of now. Raises ValuesError if it does not say where the table goes."""
+    """README.md with the current table. Raises ValuesError if `before` lacks the markers around the table."""
     head, begin, rest = before.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not begin or not end:
-        raise ValuesError(f"README.md lacks the lines {_BEGIN.strip()} and {_END.strip()}")
+        raise ValuesError(
+            f"README.md lacks the lines {_BEGIN.strip()} and {_END.strip()}, between which the table is written"
+        )
     rows = [f"| `{one.name}` | `{json.dumps(one.default)}` | {one.text} |\n" for one in values.settings()]
     return "".join([head, begin, "| value | default | meaning |\n|---|---|---|\n", *rows, end, tail])
 
 
 def generated(chart: Path) -> dict[Path, str]:
-    """What the generated files should hold. Raises ValuesError."""
+    """The content of every generated file, by path. Raises ValuesError."""
     values = read((chart / "values.yaml").read_text(encoding="utf-8"))
     page = chart / "README.md"
     return {
@@ -130,7 +132,7 @@ def generated(chart: Path) -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the files anew."""
+    """Write the generated files and return the exit code."""
     try:
         for path, content in generated(CHART).items():
             path.write_text(content, encoding="utf-8")

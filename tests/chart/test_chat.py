@@ -140,11 +140,11 @@ def test_makes_a_deployment_chats_until_a_transfer_and_deletes_it(
     assert len(set(cluster.prompts)) == len(cluster.prompts) == 3
     said = capsys.readouterr().out.splitlines()
     assert said[1:3] == [
-        "no condition yet: does an operator run that watches this namespace?",
+        "no conditions yet: check that an operator is running and watches this namespace",
         "Ready=False Starting: no worker is ready",
     ]
     assert said[-2:] == [
-        "PASSED: 4096 bytes went from prefill 10.0.0.1:5101 to decode 10.0.0.2:5102 for one chat",
+        "PASSED: 4096 bytes were transferred from prefill 10.0.0.1:5101 to decode 10.0.0.2:5102 for one chat",
         "deleted V4Deployment test-v4serve",
     ]
 
@@ -184,27 +184,27 @@ def test_without_keys_none_is_shown(cluster: Cluster) -> None:
 
 def test_keys_of_the_users_own_are_out_of_reach(cluster: Cluster) -> None:
     cluster.live = {"metadata": {"generation": 1}, "spec": {"router": {"apiKeysSecret": "ours"}}}
-    with pytest.raises(chat.ChatFailed, match="has API keys of its own"):
+    with pytest.raises(chat.ChatFailed, match=r"uses the Secret of spec.router.apiKeysSecret"):
         chat.run(cluster.api, _task(make=False))
 
 
 def test_never_ready_says_why_and_cleans_up(cluster: Cluster) -> None:
     cluster.conditions = [[STARTING]]
-    with pytest.raises(chat.ChatFailed, match=r"out of time.*Ready=False Starting: no worker is ready"):
+    with pytest.raises(chat.ChatFailed, match=r"timed out .*Ready=False Starting: no worker is ready"):
         chat.run(cluster.api, _task(timeout_seconds=0.1))
     assert cluster.live is None
 
 
 def test_never_a_transfer_says_so_and_cleans_up(cluster: Cluster) -> None:
     cluster.transfers = [None]
-    with pytest.raises(chat.ChatFailed, match=r"nothing was transferred for a chat, reason pair"):
+    with pytest.raises(chat.ChatFailed, match=r"no cache was transferred for a chat \(placement reason: pair\)"):
         chat.run(cluster.api, _task(timeout_seconds=0.2))
     assert cluster.live is None
 
 
 def test_an_answer_without_a_token_fails(cluster: Cluster) -> None:
     cluster.overrides["POST /v1/chat/completions"] = lambda: (200, {"usage": {"completion_tokens": 0}})
-    with pytest.raises(chat.ChatFailed, match="holds no token"):
+    with pytest.raises(chat.ChatFailed, match="contains no tokens"):
         chat.run(cluster.api, _task())
     assert cluster.live is None
 
@@ -239,7 +239,7 @@ def test_only_a_leftover_of_an_earlier_test_is_waited_for(cluster: Cluster, owne
         chat.run(cluster.api, _task())
         assert cluster.live is None
         return
-    with pytest.raises(chat.ChatFailed, match="was not made by this test"):
+    with pytest.raises(chat.ChatFailed, match="was not created by this test"):
         chat.run(cluster.api, _task())
     assert cluster.live is not None
 
@@ -263,7 +263,7 @@ def test_a_pod_that_is_stopped_deletes_what_it_made(cluster: Cluster) -> None:
     assert cluster.live is None
 
 
-@pytest.mark.parametrize(("transfer", "code", "end"), [(MOVED, 0, "PASSED: "), (None, 1, "FAILED: out of time")])
+@pytest.mark.parametrize(("transfer", "code", "end"), [(MOVED, 0, "PASSED: "), (None, 1, "FAILED: timed out")])
 def test_the_exit_code_says_how_it_went(cluster: Cluster, transfer: Any, code: int, end: str) -> None:
     cluster.conditions, cluster.transfers = [[READY]], [transfer]
     with _process(cluster) as process:

@@ -1,7 +1,8 @@
-"""Chats with a V4Deployment until a cache went from a prefill to a decode worker. `helm test` runs it in a pod.
+"""Chats with a V4Deployment until a cache is transferred from a prefill to a decode worker (`helm test`).
 
-Knows the API server, the conditions of a V4Deployment and the OpenAI interface. Makes and deletes the V4Deployment, or
-uses one that exists. Needs Python's standard library only. Exit code 0: a transfer was seen, 1: not, and why.
+Uses the Kubernetes API, the conditions of the V4Deployment and the OpenAI API. Creates and deletes the V4Deployment, or
+uses an existing one. Needs only Python's standard library. Exits with 0 after a transfer; otherwise prints the reason
+and exits with 1.
 """
 
 import base64
@@ -26,10 +27,10 @@ Found = TypeVar("Found")
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _API = "/apis/v4serve.dev/v1alpha1"
 _REQUEST_SECONDS = 60.0
-_REMOVE_SECONDS = 20.0  # within the pod's time to stop
+_REMOVE_SECONDS = 20.0  # shorter than the pod's termination grace period
 _WORDS = ("sea", "ship", "storm", "coast", "captain", "letter", "candle", "garden", "sister", "winter", "door", "dog")
 _POOL = {"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}
-_PROMPT_WORDS = 400  # more than a block of 256 tokens
+_PROMPT_WORDS = 400  # longer than one block of 256 tokens
 
 
 class ChatFailed(Exception):
@@ -37,24 +38,24 @@ class ChatFailed(Exception):
 
 
 class NotYet(Exception):
-    """What is waited for has not happened; the message says what is instead."""
+    """The awaited state has not been reached; the message describes the current state."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to test."""
+    """The V4Deployment to test, and how."""
 
     namespace: str
     name: str  # of the V4Deployment
-    make: bool  # it does not exist: make it, and delete it at the end
-    pod_name: str  # this pod owns what it makes, so that nothing outlives it
+    make: bool  # create the V4Deployment and delete it at the end; otherwise it must exist
+    pod_name: str  # this pod owns the V4Deployment that it creates, which is therefore deleted with the pod
     pod_uid: str
     timeout_seconds: float
     poll_seconds: float = 2.0
 
     @property
     def path(self) -> str:
-        """Of the V4Deployment at the API server."""
+        """The URL path of the V4Deployment at the API server."""
         return f"{_API}/namespaces/{self.namespace}/v4deployments/{self.name}"
 
 
@@ -63,18 +64,18 @@ class Api:
     """The API server."""
 
     url: str
-    token_file: Path  # read for each request: the kubelet replaces the token
-    context: ssl.SSLContext | None = None  # None = plain HTTP
+    token_file: Path  # read for each request, since the kubelet renews the token
+    context: ssl.SSLContext | None = None  # None for plain HTTP
 
     def call(self, method: str, path: str, body: Json | None = None) -> Json:
-        """One request. Raises as `request`."""
+        """Send one request. Raises the errors of `request`."""
         token = self.token_file.read_text(encoding="ascii").strip()
         return request(method, self.url + path, body, {"authorization": f"Bearer {token}"}, self.context)
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Run the test that the pod's environment describes; the exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("FAILED: stopped before the end"))
+    """Run the test that the pod's environment describes and return the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("FAILED: the test was terminated before it finished"))
     task = Task(
         namespace=environment["NAMESPACE"],
         name=environment["DEPLOYMENT"],
@@ -92,20 +93,20 @@ def main(environment: Mapping[str, str]) -> int:
 
 
 def connect(environment: Mapping[str, str]) -> Api:
-    """The API server, as the pod's service account."""
+    """Return the API server, accessed with the pod's service account."""
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
     context = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
     return Api(f"https://{f'[{host}]' if ':' in host else host}:{port}", _ACCOUNT / "token", context)
 
 
 def run(api: Api, task: Task) -> None:
-    """The whole test. Raises ChatFailed."""
+    """Run the test. Raises ChatFailed."""
     deadline = time.monotonic() + task.timeout_seconds
     if not task.make:
         _chat(api, task, deadline)
         return
     until(lambda: _make(api, task), deadline, task.poll_seconds)
-    _say(f"made V4Deployment {task.name}")
+    _say(f"created V4Deployment {task.name}")
     try:
         _chat(api, task, deadline)
     finally:
@@ -120,7 +121,7 @@ def _chat(api: Api, task: Task, deadline: float) -> None:
 
 
 def _make(api: Api, task: Task) -> None:
-    """Create the V4Deployment. Raises NotYet while an earlier test's is being deleted."""
+    """Create the V4Deployment. Raises NotYet while that of an earlier test is being deleted."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": task.pod_name, "uid": task.pod_uid}
     manifest = {
         "apiVersion": "v4serve.dev/v1alpha1",
@@ -137,7 +138,7 @@ def _make(api: Api, task: Task) -> None:
 
 
 def _check_leftover(api: Api, task: Task) -> None:
-    """Raises ChatFailed if the V4Deployment in the way was made by someone else, NotYet if by an earlier test."""
+    """Raises ChatFailed if this test's pods did not create the V4Deployment of this name, NotYet otherwise."""
     try:
         owners = api.call("GET", task.path)["metadata"].get("ownerReferences", [])
     except urllib.error.HTTPError as error:
@@ -146,14 +147,14 @@ def _check_leftover(api: Api, task: Task) -> None:
     else:
         if not any(owner["kind"] == "Pod" and owner["name"] == task.pod_name for owner in owners):
             raise ChatFailed(
-                f"V4Deployment {task.name} in namespace {task.namespace} exists and was not made by this test; "
-                f"delete it, or test it by the chart's value tests.target={task.name}"
+                f"V4Deployment {task.name} in namespace {task.namespace} exists and was not created by this test; "
+                f"delete it, or test it by setting the chart's value tests.target={task.name}"
             )
     raise NotYet(f"V4Deployment {task.name} of an earlier test is being deleted")
 
 
 def _delete(api: Api, task: Task) -> None:
-    """Delete the V4Deployment; its children go with it."""
+    """Delete the V4Deployment, and thereby the objects that it owns."""
     try:
         api.call("DELETE", task.path)
     except urllib.error.HTTPError as error:
@@ -162,12 +163,12 @@ def _delete(api: Api, task: Task) -> None:
 
 
 def _endpoint(api: Api, task: Task, said: list[str]) -> str:
-    """The OpenAI interface's address, once the newest spec is served. Raises NotYet; says what changed since `said`."""
+    """Return the URL of the OpenAI API and print changed conditions. Raises NotYet until the newest spec is served."""
     found = api.call("GET", task.path)
     status = found.get("status", {})
     conditions = {one["type"]: one for one in status.get("conditions", [])}
     state = "; ".join(f"{kind}={one['status']} {one['reason']}: {one['message']}" for kind, one in conditions.items())
-    state = state or "no condition yet: does an operator run that watches this namespace?"
+    state = state or "no conditions yet: check that an operator is running and watches this namespace"
     if said[-1:] != [state]:
         said.append(state)
         _say(state)
@@ -178,36 +179,40 @@ def _endpoint(api: Api, task: Task, said: list[str]) -> str:
 
 
 def _transfer(api: Api, task: Task, endpoint: str) -> str:
-    """Chat once; the transfer that was needed for it. Raises NotYet if there was none."""
+    """Chat once and describe the transfer. Raises NotYet if nothing was transferred."""
     headers = {"x-v4serve-timing": "1", **_key(api, task)}
     model = request("GET", f"{endpoint}/models", None, headers)["data"][0]["id"]
-    prompt = " ".join(random.choices(_WORDS, k=_PROMPT_WORDS))  # at random: no worker has seen it
+    prompt = " ".join(random.choices(_WORDS, k=_PROMPT_WORDS))  # random, so that no worker has it cached
     body = {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": prompt}]}
     answer = request("POST", f"{endpoint}/chat/completions", body, headers)
     if not answer["usage"]["completion_tokens"]:
-        raise ChatFailed(f"the answer holds no token: {json.dumps(answer)}")
+        raise ChatFailed(f"the answer contains no tokens: {json.dumps(answer)}")
     way = answer["v4serve"]["ways"][0]
     moved = way["transfer"]
     if not moved or not moved["bytes"]:
-        raise NotYet(f"nothing was transferred for a chat, reason {way['reason']}")
-    return f"{moved['bytes']} bytes went from prefill {way['prefill']} to decode {way['decode']} for one chat"
+        raise NotYet(f"no cache was transferred for a chat (placement reason: {way['reason']})")
+    return (
+        f"{moved['bytes']} bytes were transferred from prefill {way['prefill']} to decode {way['decode']} for one chat"
+    )
 
 
 def _key(api: Api, task: Task) -> dict[str, str]:
-    """The header that shows an API key; nothing where none is asked for. Raises ChatFailed."""
+    """Return the header with the API key, or no header if none is required. Raises ChatFailed if it cannot be read."""
     router = api.call("GET", task.path)["spec"].get("router", {})
     if router.get("auth") == "none":
         return {}
     if router.get("apiKeysSecret"):
-        raise ChatFailed(f"V4Deployment {task.name} has API keys of its own, which this test may not read")
+        raise ChatFailed(
+            f"V4Deployment {task.name} uses the Secret of spec.router.apiKeysSecret, which this test may not read"
+        )
     secret = api.call("GET", f"/api/v1/namespaces/{task.namespace}/secrets/{task.name}-api-key")
     return {"authorization": f"Bearer {base64.b64decode(secret['data']['key']).decode('ascii').strip()}"}
 
 
 def until(ask: Callable[[], Found], deadline: float, poll_seconds: float) -> Found:
-    """What `ask` returns, asked again while it raises NotYet or a server is not there for a moment.
+    """Call `ask` until it returns, and return its result. Retries after NotYet and temporary errors of a server.
 
-    Raises ChatFailed at the deadline, a time.monotonic(), and when a server refuses.
+    Raises ChatFailed at the deadline, a value of time.monotonic(), and if a server rejects a request.
     """
     while True:
         try:
@@ -221,20 +226,22 @@ def until(ask: Callable[[], Found], deadline: float, poll_seconds: float) -> Fou
         except (OSError, http.client.HTTPException) as error:
             why = f"no answer: {error}"
         if time.monotonic() > deadline:
-            raise ChatFailed(f"out of time, tests.timeoutSeconds of the chart; at last: {why}")
+            raise ChatFailed(
+                f"timed out (raise the chart's value tests.timeoutSeconds to wait longer); last state: {why}"
+            )
         time.sleep(poll_seconds)
 
 
 def request(
     method: str, url: str, body: Json | None, headers: Mapping[str, str], context: ssl.SSLContext | None = None
 ) -> Json:
-    """One HTTP request with JSON both ways.
+    """Send one HTTP request with a JSON body and return the JSON answer.
 
-    Raises urllib.error.HTTPError for a status that is no success, OSError or HTTPException without a whole answer.
+    Raises urllib.error.HTTPError for an error status, and OSError or HTTPException if no complete answer arrives.
     """
     data = None if body is None else json.dumps(body).encode()
     asked = urllib.request.Request(url, data, {"content-type": "application/json", **headers}, method=method)
-    # Proxies of the environment are for the way out of the cluster.
+    # Proxies configured in the environment are for connections that leave the cluster.
     handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     with urllib.request.build_opener(*handlers).open(asked, timeout=_REQUEST_SECONDS) as answer:
         found: Json = json.load(answer)
