@@ -1,12 +1,12 @@
-# Images of v4serve. What a build may copy is the list in .dockerignore, and nothing else.
+# Images of v4serve. Builds can copy only the files that .dockerignore lists as exceptions.
 #
-#   docker build --target router -t v4serve-router .    router, operator and the tools that need no torch
+#   docker build --target router -t v4serve-router .    router, operator and the commands that do not need torch
 #   docker build --target worker -t v4serve-worker .    all of v4serve, with torch and the demo model
 #
-#   PYTHON_IMAGE, CUDA_IMAGE  base images; the second needs apt, its CUDA only has to suit the driver
-#   TORCH_INDEX               package index to take torch from, and nothing else; without: PyPI, whose build brings CUDA
+#   PYTHON_IMAGE, CUDA_IMAGE  base images; CUDA_IMAGE needs apt, and its CUDA version only has to suit the driver
+#   TORCH_INDEX               package index for torch only; the default is PyPI, whose build includes CUDA
 #
-# Containers run under any user id, with a read-only root file system and a writable /tmp.
+# Containers can run as any user id, with a read-only root file system and a writable /tmp.
 
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 ARG CUDA_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04
@@ -19,7 +19,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM ${PYTHON_IMAGE} AS router
 COPY --from=router-packages /opt/v4serve /opt/v4serve
-# No user id of a container needs an entry in /etc/passwd: HOME and LOGNAME say what would stand there.
+# HOME and LOGNAME replace the entry in /etc/passwd, so that the container can run as any user id.
 ENV PATH=/opt/v4serve/bin:$PATH HOME=/tmp LOGNAME=v4serve
 LABEL org.opencontainers.image.title="v4serve router" \
       org.opencontainers.image.description="Router, operator and command line of v4serve" \
@@ -36,14 +36,14 @@ RUN apt-get update && apt-get install --yes --no-install-recommends python3-pip 
 RUN python3 -m venv --without-pip /opt/v4serve
 ARG TORCH_INDEX=
 COPY constraints.txt /
-# By itself, so that a change of the project does not fetch gigabytes again.
+# torch is installed in a layer of its own, so that changes of the project do not download gigabytes again.
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m pip --python /opt/v4serve install -c /constraints.txt \
         ${TORCH_INDEX:+--no-deps --index-url "${TORCH_INDEX}"} torch
 COPY . /source
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m pip --python /opt/v4serve install -c /source/constraints.txt "/source[local,fetch,tracing]"
-# Operators of the CPU, compiled by a short run. On a processor of another kind they are compiled at the start instead.
+# A short run compiles the CPU operators. On a processor of another type, they are compiled at start-up instead.
 RUN NUMBA_CACHE_DIR=/opt/v4serve-compiled HOME=/tmp \
     /opt/v4serve/bin/v4serve generate --prompt "It was" --max-tokens 400 --temperature 0
 

@@ -1,8 +1,8 @@
-# Everything happens in this folder: Python packages go to .venv, made anew when pyproject.toml or constraints.txt change.
+# Python packages are installed into .venv only, and again whenever pyproject.toml or constraints.txt changes.
 #
-#   TORCH_INDEX  package index to take torch from, and nothing else; PyTorch's CPU index saves gigabytes without a GPU
-#   PYTHON       interpreter to make .venv with; the newest of 3.11 to 3.13 is looked for
-#   ARGS         further arguments of serve, test and soak
+#   TORCH_INDEX  package index for torch only; without a GPU, PyTorch's CPU index saves gigabytes
+#   PYTHON       interpreter that creates .venv; the default is the newest of 3.11 to 3.13 on the PATH
+#   ARGS         additional arguments for serve, test and soak
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,7 +20,7 @@ KEY := $(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 DEV := .venv/.dev-$(KEY)
 LOCAL := $(or $(wildcard $(DEV)),.venv/.local-$(KEY))
 
-help: ## Show this list
+help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(LOCAL) ## Serve the included model for one chat on this machine, and show where its time went
@@ -29,7 +29,7 @@ demo: $(LOCAL) ## Serve the included model for one chat on this machine, and sho
 serve: $(LOCAL) ## Serve the included model on port 8000 until Ctrl-C
 	@$(BIN)/v4serve local $(ARGS)
 
-test: $(DEV) ## Run the gates and all tests, in two lanes
+test: $(DEV) ## Run the gates and all tests except the soak tests, in two processes
 	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadgroup --no-loadscope-reorder --durations=10 $(ARGS)
 
 check: $(DEV) ## Run the gates: lint, format, types, imports, layout
@@ -43,7 +43,7 @@ bench: $(DEV) ## Run all benchmarks; each figure is shown with a baseline
 	@for file in $$(grep -l '__main__' bench/*.py); do \
 		name=$$(basename "$$file" .py); echo "== bench.$$name"; $(BIN)/python -m "bench.$$name"; done
 
-soak: $(DEV) ## Run the long tests
+soak: $(DEV) ## Run the soak tests
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
 proto: $(DEV) ## Generate the gRPC code from core/v4_core/v1/worker.proto
@@ -60,7 +60,7 @@ $(DEV) .venv/.local-$(KEY): | $(BIN)/python
 	@extra=$(patsubst .%,%,$(firstword $(subst -, ,$(notdir $@)))); \
 	pip() { $(BIN)/python -m pip --disable-pip-version-check --no-input install -c constraints.txt "$$@" \
 		| awk '/^ *Downloading .* [MG]B/ {print "  " $$2, $$3, $$4} /^Installing/ {print "  installing"} {fflush()}'; }; \
-	echo "installing the packages of v4serve[$$extra] into .venv (minutes at first)"; \
+	echo "installing the packages of v4serve[$$extra] into .venv (the first time takes minutes)"; \
 	[ -z "$(TORCH_INDEX)" ] || pip --no-deps --index-url "$(TORCH_INDEX)" torch; \
 	pip -e ".[$$extra]"
 	@rm -f .venv/.dev-* .venv/.local-*; touch $@
@@ -72,5 +72,5 @@ $(BIN)/python:
 	"$$python" -c 'import ensurepip, venv' 2>/dev/null || { version=$$("$$python" -c \
 		'import sys; print("%d.%d" % sys.version_info[:2])'); echo "v4serve needs Python's venv module:" \
 		"sudo apt-get install python$$version-venv" >&2; exit 1; }; \
-	echo "making .venv with $$("$$python" --version)"; \
+	echo "creating .venv with $$("$$python" --version)"; \
 	"$$python" -m venv .venv
