@@ -442,7 +442,7 @@ def test_names_that_look_like_numbers_stay_texts(helm: Helm) -> None:
 def test_an_image_that_no_node_could_pull_is_refused(helm: Helm, name: str, value: str, says: str) -> None:
     with pytest.raises(HelmFailed) as refusal:
         helm.template(nested(name, value))
-    assert f'{name}: "{value}" is no ' in str(refusal.value)
+    assert f'{name}: "{value}" is not a valid ' in str(refusal.value)
     assert says in str(refusal.value)
 
 

@@ -127,7 +127,9 @@ def test_rules_are_those_of_the_plain_file(helm: Helm, name: str) -> None:
 @pytest.mark.parametrize("name", ["timeToFirstTokenSeconds", "interTokenSeconds"])
 def test_an_objective_may_be_any_bound_of_the_histograms(helm: Helm, name: str) -> None:
     assert helm.objects(nested(f"monitoring.slo.{name}", 300), kinds=RULES)
-    with pytest.raises(HelmFailed, match=rf"{name}: 3 is not a bucket bound of the histogram: choose one of (.*)\n") as refusal:
+    with pytest.raises(
+        HelmFailed, match=rf"{name}: 3 is not a bucket bound of the histogram: choose one of (.*)\n"
+    ) as refusal:
         helm.objects(nested(f"monitoring.slo.{name}", 3), kinds=RULES)
     choices = str(refusal.value).partition("choose one of ")[2].partition("\n")[0].split(", ")
     assert choices == [str(float(bound)) for bound in SECONDS]
