@@ -21,7 +21,7 @@ class ComputeOptions:
 
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Setting("Device to compute on; workers support only cpu yet."),
+        Setting("Device to compute on; prefill and decode workers: only cpu yet."),
     ] = "auto"
     dtype: Annotated[str, Setting("Type to compute in: bf16, fp32 or fp64; auto: the checkpoint's own type.")] = "auto"
     format: Annotated[str, Setting("Storage format of cache rows and entries; auto: the same as dtype.")] = "auto"

@@ -18,14 +18,12 @@ _TORCH = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class RowStore:
-    """The rows of one region in all slots of `memory` (uint8 [slots * slot_bytes])."""
+    """The rows of one region in all slots of `memory` (uint8, one slot after another)."""
 
-    def __init__(self, memory: Tensor, slot_bytes: int, region: Region) -> None:
+    def __init__(self, memory: Tensor, region: Region) -> None:
         if region.row.name not in _TORCH:
             raise GeometryError(f"{region.row.name} storage is not supported yet: use bf16, fp32 or fp64")
         self.dtype = _TORCH[region.row.name]
-        row_bytes = region.row.nbytes
-        self.stride = slot_bytes // row_bytes  # rows from one slot's row 0 to the next slot's
         items = self.dtype.itemsize
         flat = memory.view(self.dtype)[region.offset // items :]
         rows = flat.numel() // region.row.width
@@ -65,10 +63,10 @@ class CacheMemory:
             "index_state": self.index_states,
         }
         for region in geometry.slab_regions:
-            by_kind[region.kind][region.layer] = RowStore(self.arena, geometry.slab_bytes, region)
+            by_kind[region.kind][region.layer] = RowStore(self.arena, region)
         for region in geometry.tail_regions:
             if region.kind in by_kind:
-                by_kind[region.kind][region.layer] = RowStore(self.tail_array, geometry.tail_bytes, region)
+                by_kind[region.kind][region.layer] = RowStore(self.tail_array, region)
 
     def poison(self) -> None:
         """Fill all memory with NaN, so that a read of an unwritten row shows in the output."""

@@ -1,5 +1,7 @@
 """What a group of choices wants done: the actions that `advance` returns, to be performed in their order.
 
+They are performed by flow.py for requests and by prober.py for probes.
+
 Place and FindPartner are questions. Each is the last action of its list, and is answered by an event before any other
 event reaches the group.
 """
