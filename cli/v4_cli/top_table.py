@@ -89,7 +89,7 @@ def _figures(worker: Worker, bar: int) -> dict[str, Text]:
 
 
 def _bar(worker: Worker, width: int) -> Text:
-    """Draws the shares of block slots by what they hold; every kind that there is gets at least one character."""
+    """Draws the shares of block slots by content; a share greater than 0 gets at least one character."""
     bar, ends = Text(), 0
     total = 0
     for kind, sign, style in PARTS:

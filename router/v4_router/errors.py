@@ -106,7 +106,7 @@ class Overloaded(RouterError):
     code = "overloaded"
 
     def headers(self) -> dict[str, str]:
-        """Returns after how many seconds to retry."""
+        """Returns the seconds after which the client should retry."""
         return {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 
@@ -122,7 +122,7 @@ class Unavailable(RouterError):
     code = "no_worker"
 
     def headers(self) -> dict[str, str]:
-        """Returns after how many seconds to retry."""
+        """Returns the seconds after which the client should retry."""
         return {"retry-after": str(RETRY_AFTER_SECONDS)}
 
 

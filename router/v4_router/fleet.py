@@ -79,7 +79,7 @@ class Fleet:
             self._give_up_where_none_is_left(kind)
 
     def begin(self, background: Background) -> None:
-        """Keeps every link up, later ones too, until the background ends; that ends everything on the workers."""
+        """Keeps all links connected, also later ones, until `background` ends; this ends all legs on the workers."""
         self._background = background
         for link in self.links.values():
             background.start(link.run())

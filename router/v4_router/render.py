@@ -49,7 +49,7 @@ class Usage:
 
 @dataclass(slots=True)
 class _Choice:
-    """What a choice consists of so far."""
+    """The output of one choice so far."""
 
     begun: bool = False
     characters: int = 0

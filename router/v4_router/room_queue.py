@@ -51,7 +51,7 @@ class RoomQueue(Generic[Key, Kind, Item]):
         heapq.heappush(self._heaps.setdefault(kind, []), entry)
 
     def hold(self, key: Key) -> None:
-        """Keeps the place of `key`, which waits no more."""
+        """Stops the waiting of `key`, but keeps its place."""
         self._waiting.pop(key, None)
 
     def leave(self, key: Key) -> None:

@@ -32,7 +32,7 @@ class Accepted:
     generation: int = 0  # metadata.generation of the V4Deployment when it last had this spec; 0 = unknown
 
     def instead_of(self, parent: Json, server_version: tuple[int, int]) -> V4Deployment | None:
-        """Parses `parent` with this spec; None if there is no such spec, or if it is invalid by today's checks."""
+        """Parses `parent` with this spec. Returns None if there is no such spec, or if it is not valid any more."""
         if not self.spec:
             return None
         try:
